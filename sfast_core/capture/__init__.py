@@ -1,0 +1,10 @@
+"""From a real call to an FX graph: signatures, weights by address, the recorder."""
+
+from .errors import CaptureError
+from .guard import StructureGuard
+from .recorder import Recorder
+from .signature import Signature, snapshot
+from .trace import OutputSpec, Trace, record, recording
+from .weights import WeightRef, WeightSource
+
+__all__ = ["CaptureError", "OutputSpec", "Recorder", "Signature", "StructureGuard", "Trace", "WeightRef", "WeightSource", "record", "recording", "snapshot"]

@@ -1,0 +1,65 @@
+"""In-place operations as functions, so that a graph has no side effects. These are the targets that a trace writes down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_OPERATORS = {
+    "__iadd__": torch.Tensor.add,
+    "__isub__": torch.Tensor.sub,
+    "__imul__": torch.Tensor.mul,
+    "__itruediv__": torch.Tensor.div,
+    "__ipow__": torch.Tensor.pow,
+    "__iand__": torch.Tensor.bitwise_and,
+    "__ior__": torch.Tensor.bitwise_or,
+    "__ixor__": torch.Tensor.bitwise_xor,
+}
+_IDENTITY = frozenset({"requires_grad_", "detach_"})
+_RESHAPING = frozenset({"resize_", "resize_as_", "set_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_", "rename_"})
+
+
+def identity(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """``x`` itself."""
+    return x
+
+
+def copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What ``x.copy_(source)`` leaves in x: the source in x's shape, dtype and device."""
+    return source.to(device=x.device, dtype=x.dtype, non_blocking=non_blocking).expand(x.shape).clone()
+
+
+def setitem(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """What ``x[index] = value`` leaves in x."""
+    x = x.clone()
+    x[index] = value
+    return x
+
+
+def cast_like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``x`` in ``dtype``: an in-place operation keeps its target's dtype."""
+    return x.to(dtype)
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function of this name changes its first argument."""
+    return name in _OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def functional_form(name: str) -> Callable[..., torch.Tensor] | None:
+    """The function that returns what the in-place operation ``name`` leaves in its first argument; None when there is none."""
+    if name in _OPERATORS:
+        return _OPERATORS[name]
+    if name in _IDENTITY:
+        return identity
+    if name in _RESHAPING:
+        return None
+    special: dict[str, Callable[..., torch.Tensor]] = {
+        "__setitem__": setitem,
+        "copy_": copy,
+        "zero_": torch.zeros_like,
+        "fill_": torch.full_like,
+    }
+    return special.get(name) or getattr(torch.Tensor, name[:-1], None)

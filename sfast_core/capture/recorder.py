@@ -1,0 +1,291 @@
+"""Writes down the torch functions that one real call of a module uses, as an FX graph.
+
+A ``TorchFunctionMode`` sees each call at the level at which the model was written (``linear``, ``group_norm``,
+``scaled_dot_product_attention``), runs it as it is, and adds a node. So the recorded call's result is the host's own, and recording
+costs little more than the forward. Values never enter the graph: tensors are inputs, weights (by address below the module) or computed
+by recorded nodes, and whatever reads a value into Python ends the recording. It never raises: ``failure`` says why it stopped, and the
+forward goes on as it would have.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .errors import CaptureError
+from .functional import cast_like, functional_form, is_in_place
+from .weights import WeightRef, WeightSource, WeightTable
+
+#: What may be asked of a tensor without reading a value.
+_METADATA = frozenset(
+    "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point is_complex is_set_to "
+    "is_signed is_same_size is_pinned is_inference is_conj is_neg is_shared has_names untyped_storage __len__ __hash__ result_type type "
+    "broadcast_shapes can_cast promote_types _has_compatible_shallow_copy_type is_nested is_distributed is_coalesced dense_dim "
+    "is_grad_enabled is_inference_mode_enabled".split()
+)
+_VALUE_TYPES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
+
+
+def function_name(func: Any) -> str:
+    """The name of a torch function; for an attribute of Tensor the attribute's name."""
+    name: str = getattr(func, "__name__", "") or str(func)
+    if name in ("__get__", "__set__"):
+        return str(getattr(getattr(func, "__self__", None), "__name__", name))
+    return name
+
+
+def meta_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the meta device with the same shape, dtype and strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+class Recorder(TorchFunctionMode):
+    """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
+
+    def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
+        super().__init__()
+        self.graph = torch.fx.Graph()
+        self.failure: str | None = None
+        self._table = table
+        self._nodes = WeakTensorKeyDictionary()
+        self._stale = WeakTensorKeyDictionary()  # tensor -> the in-place updated view that made its node outdated
+        self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
+        self._weights: dict[WeightRef, torch.fx.Node] = {}
+        self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
+        self._paused = 0
+        self._last_placeholder: torch.fx.Node | None = None
+        for index, tensor in enumerate(inputs):
+            self._bind(tensor, self._placeholder(f"input_{index}", tensor))
+            self._foreign.add(self._storage(tensor))
+
+    # -- what a host's leaf adapter uses ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run torch functions unrecorded; what they return must be bound before it is used."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str) -> None:
+        """Declare that ``tensor`` is ``module.name``, perhaps in another dtype."""
+        if self.failure or tensor in self._nodes or self._table.find(tensor) is not None:
+            return
+        ref, stored = self._table.ref(module, name), getattr(module, name, None)
+        if ref is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
+            return self._fail(f"the weight {name} of a {type(module).__name__} is not understood")
+        if stored.device != tensor.device:
+            return self._fail(f"the weight {ref} is on {stored.device}, computed on {tensor.device}")
+        node = self._weight(ref, stored)
+        if stored.dtype != tensor.dtype:
+            node = self.graph.call_method("to", (node, tensor.dtype))
+        self._bind(tensor, node)
+
+    def finish(self, result: list[torch.Tensor]) -> torch.fx.Graph | None:
+        """Close the graph with ``result`` as its outputs; None where the recording failed."""
+        if self.failure is None:
+            try:
+                nodes = tuple(self._node(tensor, "the result") for tensor in result)
+                self.graph.output(nodes)
+                self._refuse_unwritten()
+            except CaptureError as error:
+                self.failure = str(error)
+        return None if self.failure else self.graph
+
+    # -- recording -------------------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if self._paused or self.failure:
+            return func(*args, **kwargs)
+        name = function_name(func)
+        if name == "__iter__":
+            return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
+        try:
+            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+                raise CaptureError("autocast is on")
+            call = self._arguments(name, args, kwargs)
+        except CaptureError as error:
+            self._fail(str(error))
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        try:
+            if call is not None:
+                self._record(func, name, call, args, result)
+        except CaptureError as error:
+            self._fail(str(error))
+        return result
+
+    def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """The call's arguments with nodes for tensors; None when it asks for metadata only."""
+        if name in _METADATA and not (name == "type" and len(args) > 1):
+            return None
+        if kwargs.get("out") is not None:
+            raise CaptureError(f"{name} writes to out=")
+        if name == "__setitem__":  # the target may be outdated by the very view that is put back
+            self._settle(args[0], args[1], args[2])
+        mapped = self._map((args, kwargs), name)
+        return mapped[0], mapped[1]
+
+    def _map(self, value: Any, name: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._node(value, name)
+        if type(value) in (bool, int, float):
+            return value
+        if isinstance(value, (bool, int, float)):  # numpy scalars and IntEnums: their repr is no literal
+            return float(value) if isinstance(value, float) else int(value)
+        if isinstance(value, _VALUE_TYPES):
+            return value
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._map(item, name) for item in value) if type(value) in (tuple, list) else tuple(self._map(v, name) for v in value)
+        if isinstance(value, dict):
+            return {key: self._map(item, name) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(self._map(value.start, name), self._map(value.stop, name), self._map(value.step, name))
+        raise CaptureError(f"{name} was given a {type(value).__name__}")
+
+    def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], result: Any) -> None:
+        in_place = is_in_place(name) or call[1].get("inplace") is True
+        if in_place:
+            return self._record_in_place(name, call, args)
+        if isinstance(result, torch.Tensor):
+            if any(result is arg for arg in args):  # a conversion that had nothing to do
+                return
+            self._bind(result, self._call(func, name, call, result))
+        elif isinstance(result, (tuple, list)) and result and all(isinstance(item, torch.Tensor) for item in result):
+            node = self._call(func, name, call, None)
+            for index, item in enumerate(result):
+                self._bind(item, self._value(self.graph.call_function(_getitem, (node, index)), item))
+        elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
+            return  # shape, dtype, device, ndim, ...
+        elif self._reads(call):
+            raise CaptureError(f"{name} reads a tensor's value into Python")
+
+    def _record_in_place(self, name: str, call: tuple[Any, Any], args: tuple[Any, ...]) -> None:
+        form = functional_form(name if is_in_place(name) else name + "_")
+        if form is None or not args or not isinstance(args[0], torch.Tensor):
+            raise CaptureError(f"{name} changes a tensor in place in a way that has no functional form")
+        target = args[0]
+        if self._storage(target) in self._foreign and name not in ("requires_grad_", "detach_"):
+            raise CaptureError(f"{name} writes to an input or a weight in place")
+        kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
+        node = self.graph.call_function(form, tuple(call[0]), kwargs)
+        try:
+            computed = form(*_metas(call[0]), **_metas(kwargs))
+        except Exception as error:
+            raise CaptureError(f"{name} has no functional form for these arguments: {error}") from None
+        if computed.dtype != target.dtype:
+            node = self.graph.call_function(cast_like, (node, target.dtype))
+        for other in self._live_aliases(target):
+            if not (name == "__setitem__" and other is args[2]):
+                self._stale[other] = weakref.ref(target)
+        self._nodes[target] = self._value(node, target)
+
+    def _settle(self, target: torch.Tensor, index: Any, value: Any) -> None:
+        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that write makes x's node current again."""
+        culprit = self._stale.get(target)
+        if culprit is not None and culprit() is value and isinstance(value, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                view = target[index]
+            if (view.data_ptr(), view.shape, view.stride()) == (value.data_ptr(), value.shape, value.stride()):
+                del self._stale[target]
+
+    # -- the graph's bookkeeping -----------------------------------------------------------------------------------------
+
+    def _call(self, func: Any, name: str, call: tuple[Any, Any], result: torch.Tensor | None) -> torch.fx.Node:
+        if getattr(func, "__name__", "") == "__get__":
+            node = self.graph.call_function(getattr, (call[0][0], name))
+        elif getattr(torch.Tensor, name, None) is func:
+            node = self.graph.call_method(name, tuple(call[0]), call[1])
+        else:
+            schema = getattr(func, "_schema", None)
+            if schema is not None and schema.is_mutable:
+                raise CaptureError(f"the operator {name} changes its arguments")
+            node = self.graph.call_function(func, tuple(call[0]), call[1])
+        return node if result is None else self._value(node, result)
+
+    def _value(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.fx.Node:
+        node.meta["val"], node.meta["device"] = meta_of(tensor), tensor.device
+        return node
+
+    def _bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        if "val" not in node.meta:
+            self._value(node, tensor)
+        self._nodes[tensor] = node
+        self._aliases.setdefault(self._storage(tensor), []).append(weakref.ref(tensor))
+
+    def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
+        if tensor in self._stale:
+            raise CaptureError(f"{name} reads a tensor whose view was changed in place")
+        node: torch.fx.Node | None = self._nodes.get(tensor)
+        if node is not None:
+            return node
+        ref = self._table.find(tensor)
+        if ref is None:
+            raise CaptureError(f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call")
+        return self._weight(ref, tensor)
+
+    def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
+        if ref not in self._weights:
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                raise CaptureError(f"the weight {ref} is a {type(tensor).__name__}")
+            node = self._placeholder("weight_" + re.sub(r"\W", "_", str(ref)), tensor)
+            node.meta["source"] = WeightSource((ref,))
+            self._weights[ref] = node
+            self._foreign.add(self._storage(tensor))
+        return self._weights[ref]
+
+    def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
+        if self._last_placeholder is None:
+            node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_after(self._last_placeholder):
+                node = self.graph.placeholder(name)
+        node.target = node.name  # FX makes names unique, arguments of the generated code take the target
+        self._last_placeholder = node
+        return self._value(node, tensor)
+
+    def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
+        for ref in self._aliases.get(self._storage(target), ()):
+            other = ref()
+            if other is not None and other is not target and other in self._nodes and self._storage(other) == self._storage(target):
+                yield other
+
+    @staticmethod
+    def _storage(tensor: torch.Tensor) -> int:
+        with torch._C.DisableTorchFunction():
+            return int(tensor.untyped_storage()._cdata)
+
+    @staticmethod
+    def _reads(call: tuple[Any, Any]) -> bool:
+        found: list[torch.fx.Node] = []
+        torch.fx.node.map_arg((tuple(call[0]), call[1]), lambda node: found.append(node) or node)
+        return bool(found)
+
+    def _refuse_unwritten(self) -> None:
+        self.graph.eliminate_dead_code()
+        for node in self.graph.nodes:
+            if node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty")) and node.users:
+                raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
+
+    def _fail(self, reason: str) -> None:
+        if self.failure is None:
+            self.failure = reason
+
+
+def _getitem(items: Any, index: int) -> Any:
+    """One element of a function's several results."""
+    return items[index]
+
+
+def _metas(value: Any) -> Any:
+    return torch.fx.node.map_arg(value, lambda node: node.meta["val"])

@@ -1,0 +1,63 @@
+"""What keys a captured variant: everything about a call's arguments but the values of its tensors.
+
+A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What can't be
+compared by value (a callable, an object of an unknown class) can't be keyed and raises, so that the caller runs eager.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import torch
+
+from .errors import CaptureError
+
+_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum)
+
+
+class Signature:
+    """The key of a call and its tensors in the order of the walk.
+
+    Attributes:
+        key: hashable, equal for calls that one captured variant serves.
+        tensors: each distinct tensor object once.
+    """
+
+    __slots__ = ("_index", "key", "tensors")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._index: dict[int, int] = {}
+        self.key: Hashable = (self._walk(args, "args"), self._walk(kwargs, "kwargs"))
+
+    def _walk(self, value: Any, path: str) -> Hashable:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if isinstance(value, _BY_VALUE):
+            return (type(value), value)  # the type keeps 1, 1.0 and True apart
+        if isinstance(value, (tuple, list)):
+            return (type(value), tuple(self._walk(item, f"{path}[{i}]") for i, item in enumerate(value)))
+        if isinstance(value, dict):
+            return (type(value), tuple((key, self._walk(item, f"{path}[{key!r}]")) for key, item in value.items()))
+        raise CaptureError(f"{path} holds a {type(value).__name__}, which can't be part of a signature")
+
+    def _tensor(self, tensor: torch.Tensor, path: str) -> Hashable:
+        index = self._index.get(id(tensor))
+        if index is not None:  # the same object twice: a variant traced so must not serve two different tensors
+            return ("same tensor", index)
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            raise CaptureError(f"{path} is a {type(tensor).__name__} of layout {tensor.layout}, needs a plain strided tensor")
+        self._index[id(tensor)] = len(self.tensors)
+        self.tensors.append(tensor)
+        return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device)
+
+
+def snapshot(value: Any) -> Any:
+    """Copy the containers of an argument, not its tensors: some forwards pop their lists empty."""
+    if isinstance(value, dict):
+        return {key: snapshot(item) for key, item in value.items()} if type(value) is dict else value
+    if type(value) in (list, tuple):
+        return type(value)(snapshot(item) for item in value)
+    return value

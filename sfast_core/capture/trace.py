@@ -1,0 +1,110 @@
+"""One recorded call of a module: its graph, how its result is put together, and the result itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from .errors import CaptureError
+from .recorder import Recorder
+from .weights import WeightTable
+
+LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """How to build a call's result from the graph's tensors."""
+
+    tree: _pytree.TreeSpec
+    leaves: tuple[Any, ...]  #: non-tensor leaves as they are, tensors as their index in a :class:`_Slot`
+
+    def build(self, tensors: list[torch.Tensor]) -> Any:
+        """The result with ``tensors`` in it."""
+        return _pytree.tree_unflatten([tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.tree)
+
+
+@dataclass(frozen=True)
+class _Slot:
+    index: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded call. ``graph``: placeholders for the signature's tensors, then for the weights (``meta["source"]``)."""
+
+    graph: torch.fx.Graph
+    outputs: OutputSpec
+    seconds: float
+
+
+def recording() -> bool:
+    """Whether this thread is inside a recorded call."""
+    return any(isinstance(mode, Recorder) for mode in torch.overrides._get_current_function_mode_stack())
+
+
+def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
+    """Take a call's result apart.
+
+    Raises:
+        CaptureError: it holds an object of an unknown class.
+    """
+    leaves, tree = _pytree.tree_flatten(result)
+    tensors: list[torch.Tensor] = []
+    kept: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            kept.append(_Slot(len(tensors)))
+            tensors.append(leaf)
+        elif leaf is None or isinstance(leaf, (bool, int, float, str)):
+            kept.append(leaf)
+        else:
+            raise CaptureError(f"the result holds a {type(leaf).__name__}")
+    if not tensors:
+        raise CaptureError("the result holds no tensor")
+    return OutputSpec(tree, tuple(kept)), tensors
+
+
+def _random_state(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def record(
+    call: Callable[[], Any], inputs: list[torch.Tensor], root: torch.nn.Module, device: torch.device, leaf_scope: LeafScope | None = None
+) -> tuple[Any, Trace | str]:
+    """Run ``call()`` once and record it.
+
+    Args:
+        call: runs ``root``'s original forward on ``inputs``.
+        inputs: the signature's tensors; they become the graph's first placeholders.
+        root: where weights are looked up.
+        device: whose random numbers must not move.
+        leaf_scope: a host's context around the call, for leaves that resolve their weights in a way of their own.
+
+    Returns:
+        the call's own result, and a :class:`Trace` or the reason why there is none.
+    """
+    start = time.perf_counter()
+    random = _random_state(device)
+    recorder = Recorder(inputs, WeightTable(root))
+    with leaf_scope(recorder) if leaf_scope else nullcontext(), recorder:
+        result = call()
+    if any(not torch.equal(a, b) for a, b in zip(random, _random_state(device), strict=True)):
+        return result, "it draws random numbers"
+    try:
+        spec, tensors = split_result(result)
+    except CaptureError as error:
+        return result, str(error)
+    graph = recorder.finish(tensors)
+    if graph is None:
+        return result, str(recorder.failure)
+    return result, Trace(graph, spec, time.perf_counter() - start)

@@ -1,0 +1,112 @@
+"""Where a module keeps its tensors, so that a trace names them instead of baking them in."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+
+@dataclass(frozen=True)
+class WeightRef:
+    """The address of one tensor below the root module: ``getattr(root.get_submodule(path), name)``, without holding either.
+
+    Two refs are equal when path and name are; the module is only the short way there.
+    """
+
+    path: str
+    name: str
+    owner: weakref.ref[torch.nn.Module]
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.name))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WeightRef) and (self.path, self.name) == (other.path, other.name)
+
+    def __str__(self) -> str:
+        return f"{self.path}.{self.name}" if self.path else self.name
+
+    def module(self) -> torch.nn.Module:
+        """The owning module.
+
+        Raises:
+            ReferenceError: it is gone.
+        """
+        owner = self.owner()
+        if owner is None:
+            raise ReferenceError(f"the module that held the weight {self} is gone")
+        return owner
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor that is there now.
+
+        Raises:
+            ReferenceError: there is none any more.
+        """
+        tensor = getattr(self.module(), self.name, None)
+        if not isinstance(tensor, torch.Tensor):
+            raise ReferenceError(f"the weight {self} is no tensor any more")
+        return tensor
+
+
+def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for table in (module._parameters, module._buffers, module.__dict__):
+        for name, value in table.items():
+            if isinstance(value, torch.Tensor):
+                yield name, value
+
+
+class WeightTable:
+    """Finds the :class:`WeightRef` of a tensor object below ``root``: parameters, buffers and plain attributes.
+
+    Tied weights give the first ref found.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._refs: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._paths: dict[int, str] = {}
+        for path, module in root.named_modules():
+            self._paths[id(module)] = path
+            for name, tensor in _own_tensors(module):
+                if tensor not in self._refs:
+                    self._refs[tensor] = WeightRef(path, name, weakref.ref(module))
+
+    def find(self, tensor: torch.Tensor) -> WeightRef | None:
+        """The ref of this very object, or None."""
+        ref: WeightRef | None = self._refs.get(tensor)
+        return ref
+
+    def ref(self, module: torch.nn.Module, name: str) -> WeightRef | None:
+        """The ref of ``module.name``, or None when the module isn't below the root."""
+        path = self._paths.get(id(module))
+        return None if path is None else WeightRef(path, name, weakref.ref(module))
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """What a graph's weight placeholder stands for: one tensor of the module, or several packed along their first dimension.
+
+    Attributes:
+        refs: whose values it holds, in order.
+        channels_last: whether a 4-D weight is wanted with its channels innermost in memory.
+    """
+
+    refs: tuple[WeightRef, ...]
+    channels_last: bool = False
+
+    @property
+    def packed(self) -> bool:
+        """Whether it joins several tensors."""
+        return len(self.refs) > 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is one of the module's tensors just as it lies there."""
+        return not self.packed and not self.channels_last
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.refs)) + (" channels_last" if self.channels_last else "")

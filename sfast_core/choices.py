@@ -1,0 +1,99 @@
+"""Which impl was fastest for which shape, kept on disk.
+
+One JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the source of our kernels. A
+damaged or foreign file counts as empty. Writing merges with what another process wrote meanwhile and replaces the file atomically.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .target import Target
+
+_FORMAT = 1
+
+
+def cache_folder() -> Path | None:
+    """The user's cache folder for this pack; None where ``platformdirs`` is missing."""
+    try:
+        import platformdirs
+    except ImportError:
+        return None
+    return Path(platformdirs.user_cache_dir("fast_compile", appauthor=False))
+
+
+def machine_key(target: Target) -> str:
+    """A hash of the GPU, the driver, the libraries and the source of the ops."""
+    facts: list[Any] = [_FORMAT, target.key(), torch.__version__, torch.version.cuda, torch.backends.cudnn.version()]
+    if target.is_cuda:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            facts.append(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
+    if target.triton:
+        import triton
+
+        facts.append(triton.__version__)
+    digest = hashlib.sha256(repr(facts).encode())
+    for path in sorted((Path(__file__).parent / "ops").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+class Choices:
+    """Choices by key, in memory and in ``path`` (None: in memory only)."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._choices: dict[str, str] = self._read()
+
+    @classmethod
+    def of(cls, target: Target, folder: Path | None = None) -> Choices:
+        """The choices of this machine."""
+        folder = folder or cache_folder()
+        return cls(folder / f"choices-{machine_key(target)}.json" if folder else None)
+
+    def get(self, key: str) -> str | None:
+        """The impl chosen for ``key``."""
+        return self._choices.get(key)
+
+    def add(self, choices: dict[str, str]) -> None:
+        """Keep ``choices``; a folder that can't be written to is no error, they then last as long as the process."""
+        if not choices:
+            return
+        with self._lock:
+            self._choices.update(choices)
+            if self._path is not None:
+                with contextlib.suppress(OSError):
+                    self._write(self._path)
+
+    def _read(self) -> dict[str, str]:
+        if self._path is None:
+            return {}
+        try:
+            content = json.loads(self._path.read_text("utf-8"))
+            if content["format"] == _FORMAT and all(isinstance(v, str) for v in content["choices"].values()):
+                return dict(content["choices"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return {}
+
+    def _write(self, path: Path) -> None:
+        merged = {**self._read(), **self._choices}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"format": _FORMAT, "choices": merged}, file, indent=0, sort_keys=True)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise

@@ -1,0 +1,319 @@
+"""Compiles one module: what happens at each call of it.
+
+The first call of a signature is recorded while it runs, rewritten, and the result of the fused program is compared with the call's own.
+From then on the program runs, at first kernel by kernel, from ``capture_after`` on as a CUDA graph. Whatever goes wrong on the way, the
+original forward runs instead, and the reason is logged once and counted in the report.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from .capture import CaptureError, Signature, StructureGuard, record, recording
+from .capture.trace import LeafScope, OutputSpec
+from .config import CompileConfig
+from .lowering import lower
+from .report import ModuleReport, SignatureReport
+from .runtime.graphs import Captured, DeviceGraphs, device_graphs
+from .runtime.program import Program
+from .runtime.store import Bound, WeightStore
+
+log = logging.getLogger("fast_compile")
+Forward = Callable[..., Any]
+_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 8e-2}
+
+
+class _Variant:
+    """One signature of one module. ``reason`` set: it runs eager for good."""
+
+    def __init__(self, report: SignatureReport) -> None:
+        self.report = report
+        self.reason: str | None = None
+        self.program: Program | None = None
+        self.outputs: OutputSpec | None = None
+        self.bound: Bound | None = None
+        self.captured: Captured | None = None
+        self.capture_failed = False
+
+
+class Engine:
+    """The compiled state of one module, without holding the module: the caller passes the original forward with each call.
+
+    Thread-safe. It keeps no tensor of the module's, only places below it.
+    """
+
+    def __init__(self, module: torch.nn.Module, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None) -> None:
+        self.config = config
+        self.report = ModuleReport(name, settings={key: getattr(config, key) for key in CompileConfig.names()})
+        self._leaf_scope = leaf_scope
+        self._store = WeightStore()
+        self._guard: StructureGuard | None = None
+        self._variants: OrderedDict[Hashable, _Variant] = OrderedDict()
+        self._lock = threading.RLock()
+        self._graphs: DeviceGraphs | None = None
+        self._said: set[str] = set()
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """A copy of a module starts uncompiled."""
+        return None
+
+    def call(self, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What ``original(*args, **kwargs)`` returns, by the fastest way that is known to be right.
+
+        Args:
+            module: the module whose forward ``original`` is; only used while it is called.
+            original: the module's forward as it was.
+            args: its arguments.
+            kwargs: its keyword arguments.
+        """
+        if recording():  # inside another module's recorded call
+            return original(*args, **kwargs)
+        try:
+            signature = Signature(args, kwargs)
+            device = self._device(module, signature.tensors)
+        except CaptureError as error:
+            return self._eager(str(error), original, args, kwargs)
+        graphs = device_graphs(device) if device.type == "cuda" else None
+        with graphs.lock if graphs else self._lock:
+            self._move_to(graphs, device)
+            if self._guard is not None and (change := self._guard.changed()):
+                self._say(f"{change}: tracing again")
+                self.reset()
+            variant = self._variants.get(signature.key)
+            if variant is None:
+                return self._first_call(module, signature, device, original, args, kwargs)
+            self._variants.move_to_end(signature.key)
+            if variant.reason is None:
+                try:
+                    return self._run(variant, signature.tensors)
+                except torch.cuda.OutOfMemoryError as error:
+                    self._out_of_memory(error)
+                    reason = "out of memory"
+                except Exception as error:
+                    reason = self._give_up(variant, f"the fused forward failed: {type(error).__name__}: {error}")
+            else:
+                reason = variant.reason
+        return self._eager(reason, original, args, kwargs)
+
+    def reset(self) -> None:
+        """Forget all signatures and release their graphs. The next call traces again."""
+        for variant in self._variants.values():
+            self._release(variant)
+        self._variants.clear()
+        self.report.signatures.clear()
+        self._guard = None
+
+    def release_graphs(self) -> None:
+        """Release the graphs, keep the traces: a later call captures again."""
+        with self._graphs.lock if self._graphs else self._lock:
+            for variant in self._variants.values():
+                self._release(variant)
+
+    def restore(self) -> None:
+        """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
+        with self._graphs.lock if self._graphs else self._lock:
+            self.release_graphs()
+            self._store.restore()
+            self.report.adopted_bytes = 0
+
+    # -- one call --------------------------------------------------------------------------------------------------------
+
+    def _device(self, module: torch.nn.Module, tensors: list[torch.Tensor]) -> torch.device:
+        """The device that the call runs on.
+
+        Raises:
+            CaptureError: this call is not one to compile.
+        """
+        if not tensors:
+            raise CaptureError("there is no tensor among the arguments")
+        device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), tensors[0].device)
+        if device.type != "cuda" and not (device.type == "cpu" and self.config.cpu_allowed()):
+            raise CaptureError(f"the inputs are on {device.type}, which isn't a CUDA device")
+        if any(tensor.numel() == 0 for tensor in tensors):
+            raise CaptureError("an input is empty")
+        if torch.is_autocast_enabled(device.type):
+            raise CaptureError("autocast is on")
+        if torch.is_grad_enabled() and (any(t.requires_grad for t in tensors) or any(p.requires_grad for p in module.parameters())):
+            raise CaptureError("gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()")
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise CaptureError("the caller is capturing a CUDA graph of its own")
+        return device
+
+    def _first_call(
+        self, module: torch.nn.Module, signature: Signature, device: torch.device, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        report = SignatureReport(_describe(signature.tensors))
+        result, trace = record(lambda: original(*args, **kwargs), signature.tensors, module, device, self._leaf_scope)
+        variant = _Variant(report)
+        self._remember(signature.key, variant)
+        self.report.calls["traced"] += 1
+        report.calls += 1
+        if isinstance(trace, str):
+            self._give_up(variant, f"it can't be traced: {trace}")
+            return result
+        try:
+            if self._guard is None:
+                self._guard = StructureGuard(module)
+                if change := self._guard.changed():
+                    raise CaptureError(change)
+            backend = self._graphs.backend if self._graphs else None
+            variant.program = lower(trace, device, self._store, self.config, backend, report)
+            variant.outputs = trace.outputs
+            report.not_captured_because = variant.program.capturable if self.config.cuda_graphs else "turned off in the settings"
+            self._prove(variant, signature.tensors, result)
+        except Exception as error:
+            log.debug("while compiling %s", self.report.name, exc_info=True)
+            self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
+        return result
+
+    def _prove(self, variant: _Variant, inputs: list[torch.Tensor], result: Any) -> None:
+        """Run the program on the very inputs that were recorded and compare."""
+        assert variant.program is not None
+        from torch.utils import _pytree
+
+        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        weights = self._store.tensors(variant.program.sources)
+        self.report.adopted_bytes = self._store.adopted_bytes
+        got = variant.program(inputs, weights)
+        worst = 0.0
+        for mine, theirs in zip(got, expected, strict=True):
+            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+                raise CaptureError(f"the fused result is {tuple(mine.shape)} {mine.dtype}, eager's {tuple(theirs.shape)} {theirs.dtype}")
+            distance = _distance(mine, theirs)
+            allowed = self.config.tolerance or _TOLERANCE.get(theirs.dtype, 1e-3)
+            if not distance <= allowed:
+                raise CaptureError(f"the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed")
+            worst = max(worst, distance)
+        variant.report.distance = worst
+
+    def _run(self, variant: _Variant, inputs: list[torch.Tensor]) -> Any:
+        program = variant.program
+        assert program is not None and variant.outputs is not None
+        variant.report.calls += 1
+        if variant.captured is not None and not self._still_good(variant):
+            self._release(variant)
+        if variant.captured is None and self._wants_graph(variant):
+            self._capture(variant, inputs)
+        if variant.captured is not None and self._graphs is not None:
+            results = self._graphs.replay(variant.captured, inputs, program.deliver)
+            self.report.calls["replayed"] += 1
+        else:
+            results = program.deliver(program(inputs, self._store.tensors(program.sources)))
+            self.report.calls["fused"] += 1
+        return variant.outputs.build(results)
+
+    # -- graphs ----------------------------------------------------------------------------------------------------------
+
+    def _wants_graph(self, variant: _Variant) -> bool:
+        assert variant.program is not None
+        return (
+            self.config.cuda_graphs
+            and self._graphs is not None
+            and variant.program.capturable is None
+            and not variant.capture_failed
+            and variant.report.calls >= self.config.capture_after
+        )
+
+    def _still_good(self, variant: _Variant) -> bool:
+        """Whether the graph is there and each weight lies where the graph reads it."""
+        assert variant.captured is not None and variant.bound is not None and variant.program is not None
+        if not variant.captured.alive:
+            return False
+        if variant.bound.valid():
+            return True
+        weights = self._store.tensors(variant.program.sources)  # lays replaced weights out anew
+        bound = self._store.bind(variant.program.sources, weights)
+        same = bound.pointers == variant.bound.pointers
+        variant.bound = bound
+        return same
+
+    def _capture(self, variant: _Variant, inputs: list[torch.Tensor]) -> None:
+        assert variant.program is not None and self._graphs is not None
+        program, start = variant.program, time.perf_counter()
+        weights = self._store.tensors(program.sources)
+        bound = self._store.bind(program.sources, weights)
+        try:
+            variant.captured = self._graphs.capture(inputs, lambda static: program(static, weights), self.config.graph_budget_bytes)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            variant.capture_failed = True
+            variant.report.not_captured_because = f"capturing failed: {error}"
+            self._say(f"runs without a CUDA graph: {variant.report.not_captured_because}", logging.WARNING)
+            return
+        variant.bound = bound
+        variant.report.captures += 1
+        variant.report.graph_bytes = variant.captured.bytes
+        variant.report.capture_s += time.perf_counter() - start
+
+    def _release(self, variant: _Variant) -> None:
+        if variant.captured is not None and self._graphs is not None:
+            self._graphs.release(variant.captured)
+        variant.captured = variant.bound = None
+        variant.report.graph_bytes = 0
+
+    # -- bookkeeping -----------------------------------------------------------------------------------------------------
+
+    def _move_to(self, graphs: DeviceGraphs | None, device: torch.device) -> None:
+        if str(device) != self.report.device:
+            if self.report.device:
+                self.reset()
+            self._graphs, self.report.device = graphs, str(device)
+
+    def _remember(self, key: Hashable, variant: _Variant) -> None:
+        self._variants[key] = variant
+        self.report.signatures.append(variant.report)
+        while len(self._variants) > self.config.max_signatures:
+            _, oldest = self._variants.popitem(last=False)
+            self._release(oldest)
+            self.report.signatures.remove(oldest.report)
+
+    def _out_of_memory(self, error: Exception) -> None:
+        assert self._graphs is not None
+        freed = self._graphs.release_all()
+        for variant in self._variants.values():
+            self._release(variant)
+        self._say(f"out of memory, released {freed / 2**20:.0f} MB of graphs: {error}", logging.WARNING)
+
+    def _give_up(self, variant: _Variant, reason: str) -> str:
+        self._release(variant)
+        variant.reason = variant.report.eager_because = reason
+        variant.program = None
+        if all(other.program is None for other in self._variants.values()):
+            self._store.restore()  # nothing needs the weights laid out anew: eager gives the very bits that it gave before
+            self.report.adopted_bytes = 0
+        self._say(f"runs as it was, unaccelerated, because {reason}", logging.WARNING)
+        return reason
+
+    def _eager(self, reason: str, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.report.calls["eager"] += 1
+        self.report.reasons[reason] += 1
+        self._say(f"runs as it was, unaccelerated, because {reason}")
+        return original(*args, **kwargs)
+
+    def _say(self, message: str, level: int = logging.INFO) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            log.log(level, "Fast Compile: %s %s", self.report.name, message)
+
+
+def _describe(tensors: list[torch.Tensor]) -> str:
+    return ", ".join(f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" for tensor in tensors[:6]) + (", ..." if len(tensors) > 6 else "")
+
+
+def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+    """||mine - theirs|| / ||theirs||; not a number where only one of them is finite, 0 where both are not in the same places."""
+    a, b = mine.float(), theirs.float()
+    both = ~(torch.isfinite(a) | torch.isfinite(b))
+    a, b = a.masked_fill(both, 0), b.masked_fill(both, 0)
+    difference, size = (a - b).norm().item(), b.norm().item()
+    return difference / size if size else difference
+
+

@@ -1,0 +1,106 @@
+"""From a trace to a program: rewrite, choose impls, generate code. Wires ``rewrite``, ``ops`` and ``runtime`` for the engine."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import torch
+from torch.fx import Graph, GraphModule
+
+from .capture import Trace
+from .choices import Choices
+from .config import CompileConfig
+from .ops import all_ops
+from .report import SignatureReport
+from .rewrite import Call, rewrite, select_impls
+from .runtime.graphs import Backend
+from .runtime.program import Layout, Program
+from .runtime.store import WeightStore
+from .runtime.tuner import Job, Tuner
+from .target import Target, probe
+
+
+@functools.cache
+def _target(device: torch.device) -> Target:
+    return probe(device)
+
+
+@functools.cache
+def _choices(target: Target) -> Choices:
+    return Choices.of(target)
+
+
+def lower(trace: Trace, device: torch.device, store: WeightStore, config: CompileConfig, backend: Backend | None, report: SignatureReport) -> Program:
+    """Make a program of ``trace`` and write into ``report`` what became of it.
+
+    Args:
+        trace: a recorded call; its graph is changed in place.
+        device: where it runs.
+        store: the module's weights.
+        config: what may be done.
+        backend: captures graphs for measuring; None on a CPU.
+        report: gets passes, impls, sizes and times.
+    """
+    start = time.perf_counter()
+    graph = trace.graph
+    layouts = _layouts(graph)
+    rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes)
+    target = _target(device)
+    choose = None
+    if backend is not None:
+        tuner = Tuner(device, backend, _choices(target), config.measure)
+        choose = lambda calls: tuner.decide([_job(call) for call in calls])  # noqa: E731
+    selection = select_impls(graph, all_ops().values(), target, config.disabled_impls, choose)
+    report.passes, report.nodes_before, report.nodes_after = rewritten.counts, rewritten.nodes_before, rewritten.nodes_after
+    report.impls = {op: dict(impls) for op, impls in selection.chosen.items()}
+    report.refused = {op: dict(reasons) for op, reasons in selection.refused.items()}
+    weights = [node for node in graph.nodes if "source" in node.meta]
+    constants = [node for node in graph.nodes if "constant" in node.meta]
+    program = Program(
+        run=GraphModule(torch.nn.Module(), graph).forward,
+        sources=tuple(node.meta["source"] for node in weights),
+        constants=tuple(node.meta["constant"] for node in constants),
+        layouts=layouts,
+        capturable=_why_not_capturable(graph, device),
+    )
+    report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
+    return program
+
+
+def _layouts(graph: Graph) -> tuple[Layout, ...]:
+    (output,) = [node for node in graph.nodes if node.op == "output"]
+    values = [(node.meta["val"], node.meta["device"]) for node in output.args[0]]
+    return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
+
+
+def _dense(val: torch.Tensor) -> tuple[int, ...]:
+    """The strides of a result; those of a contiguous tensor where elements overlap."""
+    return tuple(torch.empty_like(val).stride())
+
+
+def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return "there is no CUDA device"
+    for node in graph.nodes:
+        elsewhere = node.meta.get("device")
+        if elsewhere is not None and elsewhere != device and node.op != "placeholder":
+            return f"{node.name} is computed on {elsewhere}"
+        if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
+            return f"{node.name} is on {elsewhere}"
+    return None
+
+
+def _job(call: Call) -> Job:
+    key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {','.join(impl.name for impl in call.impls)}"
+    return Job(key, call.impls if call.op.measured else call.impls[:1], call.args, call.kwargs, call.op.channels_last)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype)[6:]}{list(value.shape)}/{list(value.stride())}"
+    if isinstance(value, (tuple, list)):
+        return "(" + " ".join(map(_describe, value)) + ")"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_describe(item)}" for name, item in value.items())
+    return repr(value)

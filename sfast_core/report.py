@@ -1,0 +1,115 @@
+"""What happened: per compiled module its calls by path, its signatures, what was fused and what was not and why."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class SignatureReport:
+    """One signature: what its trace became."""
+
+    inputs: str
+    passes: dict[str, int] = field(default_factory=dict)
+    nodes_before: int = 0
+    nodes_after: int = 0
+    impls: dict[str, dict[str, int]] = field(default_factory=dict)  #: op -> impl -> places
+    refused: dict[str, dict[str, str]] = field(default_factory=dict)  #: op -> impl -> why not
+    distance: float | None = None  #: relative L2 distance to eager on the first call
+    trace_s: float = 0.0
+    rewrite_s: float = 0.0
+    capture_s: float = 0.0
+    graph_bytes: int = 0
+    captures: int = 0
+    calls: int = 0
+    eager_because: str | None = None
+    not_captured_because: str | None = None
+
+
+@dataclass
+class ModuleReport:
+    """One compiled module. ``calls``: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``. ``reasons``: why eager, how often."""
+
+    name: str
+    device: str = ""
+    calls: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    signatures: list[SignatureReport] = field(default_factory=list)
+    adopted_bytes: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def graph_bytes(self) -> int:
+        """What this module's graphs hold now."""
+        return sum(signature.graph_bytes for signature in self.signatures)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {**asdict(self), "calls": dict(self.calls), "reasons": dict(self.reasons), "graph_bytes": self.graph_bytes}
+
+    def text(self) -> str:
+        """A few lines to read."""
+        lines = [f"{self.name} on {self.device or 'no device yet'}"]
+        lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
+        lines += [f"  eager, {count}x: {reason}" for reason, count in self.reasons.most_common()]
+        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}")
+        for signature in self.signatures:
+            lines += _signature_lines(signature)
+        return "\n".join(lines)
+
+
+@dataclass
+class Report:
+    """Several modules and the versions that they ran with."""
+
+    modules: list[ModuleReport]
+    versions: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"versions": self.versions, "modules": [module.as_dict() for module in self.modules]}
+
+    def text(self) -> str:
+        """The whole report to read."""
+        parts = [", ".join(f"{name} {version}" for name, version in self.versions.items())]
+        return "\n".join(parts + [module.text() for module in self.modules])
+
+
+def versions() -> dict[str, str]:
+    """The versions that matter here, without importing what isn't imported already."""
+    import importlib.metadata as metadata
+
+    import torch
+
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda and torch.cuda.is_available():
+        found |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "gpu": torch.cuda.get_device_name()}
+    for name in ("triton", "nvidia-cudnn-frontend", "xformers"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _signature_lines(signature: SignatureReport) -> list[str]:
+    lines = [f"  {signature.inputs}: {signature.calls} calls"]
+    if signature.eager_because:
+        return [*lines, f"    eager: {signature.eager_because}"]
+    lines.append(f"    {signature.nodes_before} calls became {signature.nodes_after}; distance to eager {signature.distance or 0:.1e}")
+    lines.append(f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured {signature.captures}x in {signature.capture_s:.2f} s")
+    fused = {name: count for name, count in signature.passes.items() if count}
+    lines.append("    rewrites: " + ", ".join(f"{name} {count}" for name, count in fused.items()))
+    lines.append("    impls: " + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items()))
+    if signature.not_captured_because:
+        lines.append(f"    no graph: {signature.not_captured_because}")
+    elif signature.captures:
+        lines.append(f"    graph: {_megabytes(signature.graph_bytes)}")
+    return lines
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 2**20:.0f} MB"

@@ -1,0 +1,196 @@
+"""One spelling for each operation, so that every pattern is written once.
+
+A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__radd__(x)`` or ``torch.add``. After this pass there are only
+
+``F.linear(x, w, b)``, ``F.conv2d(x, w, b, stride, padding, dilation, groups)``, ``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``,
+``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
+``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.chunk(x, n, dim)``
+
+all with positional arguments, and what changes no value (``contiguous``, ``clone``, a cast to the same dtype) is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ..capture.functional import cast_like
+from ..capture.recorder import function_name
+from .graph import insert, replace, shape, value
+
+Rule = Callable[[Node, list[Any]], Node | None]
+
+_REQUIRED = object()
+
+
+def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
+    """``F.gelu`` with all its arguments positional."""
+    return F.gelu(x, approximate=approximate)
+
+
+def sdpa(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
+    """``F.scaled_dot_product_attention`` with all its arguments positional."""
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
+
+
+def _arguments(node: Node, names: str, **defaults: Any) -> list[Any] | None:
+    """The node's arguments in the order of ``names``; None when it has others or lacks one."""
+    order = names.split()
+    bound = dict(zip(order, node.args, strict=False))
+    if len(node.args) > len(order) or set(node.kwargs) - set(order):
+        return None
+    bound.update(node.kwargs)
+    result = [bound.get(name, defaults.get(name, _REQUIRED)) for name in order]
+    return None if any(item is _REQUIRED for item in result) else result
+
+
+def _positional(function: Callable[..., Any], names: str, **defaults: Any) -> Callable[[Node], Node | None]:
+    def rule(node: Node) -> Node | None:
+        if node.target is function and not node.kwargs and len(node.args) == len(names.split()):
+            return None
+        args = _arguments(node, names, **defaults)
+        return None if args is None else insert(node, function, *args)
+
+    return rule
+
+
+def _reshape(node: Node) -> Node | None:
+    if node.target is torch.reshape or any(isinstance(arg, torch.dtype) for arg in node.args) or "dtype" in node.kwargs:
+        return None
+    return insert(node, torch.reshape, node.args[0], shape(node))
+
+
+def _permutation(node: Node) -> Node | None:
+    """permute, transpose, movedim, t, T, ...: found by what they do to a tensor whose sizes tell the dimensions apart."""
+    if node.target is torch.permute:
+        return None
+    x = node.args[0]
+    rank = value(x).dim()
+    probe = torch.empty([7 + i for i in range(rank)], device="meta")
+    name = function_name(node.target)
+    if node.target is getattr:
+        moved = getattr(probe, str(node.args[1]))
+    elif node.op == "call_method":
+        moved = getattr(probe, name)(*node.args[1:], **node.kwargs)
+    else:
+        moved = node.target(probe, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    return insert(node, torch.permute, x, tuple(size - 7 for size in moved.shape))
+
+
+def _index(node: Node) -> Node | None:
+    """An index of full slices, None and ``...`` alone is a reshape."""
+    index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    if all(item is None or item is Ellipsis or item == slice(None) for item in index) and not isinstance(node.args[0], (tuple, list)):
+        return insert(node, torch.reshape, node.args[0], shape(node))
+    return None
+
+
+def _commutative(function: Callable[..., Any], swap: bool = False) -> Callable[[Node], Node | None]:
+    def rule(node: Node) -> Node | None:
+        if (node.target is function and not node.kwargs) or len(node.args) != 2 or node.kwargs.get("alpha", 1) != 1 or "rounding_mode" in node.kwargs:
+            return None
+        x, y = reversed(node.args) if swap else node.args
+        return insert(node, function, x, y)
+
+    return rule
+
+
+def _same_value(node: Node) -> Node | None:
+    x = node.args[0]
+    return x if isinstance(x, Node) else None
+
+
+def _cast(node: Node) -> Node | None:
+    """to, float, half, type, type_as, cast_like: nothing, or a cast on the same device."""
+    x = node.args[0]
+    if not isinstance(x, Node) or node.meta.get("device") != x.meta.get("device") or not isinstance(value(node), torch.Tensor):
+        return None
+    if value(x).dtype == value(node).dtype:
+        return x
+    return None if node.target is cast_like else insert(node, cast_like, x, value(node).dtype)
+
+
+def _dropout(node: Node) -> Node | None:
+    args = _arguments(node, "input p training inplace", p=0.5, training=True, inplace=False)
+    return args[0] if args and (not args[2] or args[1] == 0) else None
+
+
+def _chunk(node: Node) -> Node | None:
+    """chunk, and a split into equal parts."""
+    names = "input chunks dim" if function_name(node.target) == "chunk" else "tensor split_size_or_sections dim"
+    args = _arguments(node, names, dim=0) or _arguments(node, names.replace("split_size_or_sections", "split_size"), dim=0)
+    if args is None or node.target is torch.chunk:
+        return None
+    x, parts, dim = args
+    if function_name(node.target) != "chunk":
+        size = shape(x)[dim]
+        parts = [parts] * (size // parts) if isinstance(parts, int) and size % parts == 0 else parts
+        if isinstance(parts, int) or len(set(parts)) != 1:
+            return None
+        parts = len(parts)
+    return insert(node, torch.chunk, x, parts, dim)
+
+
+_CONV = "input weight bias stride padding dilation groups"
+_RULES: dict[str, Callable[[Node], Node | None]] = {
+    "linear": _positional(F.linear, "input weight bias", bias=None),
+    "conv2d": _positional(F.conv2d, _CONV, bias=None, stride=1, padding=0, dilation=1, groups=1),
+    "group_norm": _positional(F.group_norm, "input num_groups weight bias eps", weight=None, bias=None, eps=1e-5),
+    "layer_norm": _positional(F.layer_norm, "input normalized_shape weight bias eps", weight=None, bias=None, eps=1e-5),
+    "gelu": _positional(gelu, "input approximate", approximate="none"),
+    "softmax": _positional(torch.softmax, "input dim"),
+    "scaled_dot_product_attention": _positional(
+        sdpa,
+        "query key value attn_mask dropout_p is_causal scale",
+        attn_mask=None,
+        dropout_p=0.0,
+        is_causal=False,
+        scale=None,
+    ),
+    "chunk": _chunk,
+    "split": _chunk,
+    "dropout": _dropout,
+    "__getitem__": _index,
+    "add": _commutative(torch.add),
+    "__add__": _commutative(torch.add),
+    "__radd__": _commutative(torch.add, swap=True),
+    "mul": _commutative(torch.mul),
+    "multiply": _commutative(torch.mul),
+    "__mul__": _commutative(torch.mul),
+    "__rmul__": _commutative(torch.mul, swap=True),
+    "truediv": _commutative(torch.div),
+    "__truediv__": _commutative(torch.div),
+    "__div__": _commutative(torch.div),
+    "div": _commutative(torch.div),
+    **dict.fromkeys("view reshape flatten unflatten squeeze unsqueeze view_as reshape_as".split(), _reshape),
+    **dict.fromkeys("permute transpose swapaxes swapdims movedim moveaxis t adjoint T mT".split(), _permutation),
+    **dict.fromkeys("contiguous clone detach identity requires_grad_ data alias".split(), _same_value),
+    **dict.fromkeys("to float half bfloat16 double type type_as cast_like".split(), _cast),
+}
+
+
+def _name(node: Node) -> str:
+    return str(node.args[1]) if node.target is getattr else function_name(node.target)
+
+
+def canonicalise(graph: Graph) -> int:
+    """Rewrite every call into its one spelling. Returns how many calls changed."""
+    changed = 0
+    for node in list(graph.nodes):
+        if node.op not in ("call_function", "call_method"):
+            continue
+        if function_name(node.target) == "silu" and (node.target is not F.silu or node.kwargs):
+            new: Node | None = insert(node, F.silu, node.args[0])
+        else:
+            rule = _RULES.get(_name(node))
+            new = rule(node) if rule else None
+        if new is not None:
+            replace(node, new)
+            changed += 1
+    return changed
+
+

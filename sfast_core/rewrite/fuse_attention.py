@@ -1,0 +1,147 @@
+"""Attention by whichever exact backend is fastest: the op behind it chooses by shape. Written-out attention is found again first."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..capture.functional import cast_like
+from ..capture.recorder import function_name
+from ..ops.attention import attention
+from .canonicalise import sdpa
+from .graph import calls, drop_unused, insert, replace, shape, sole_user, value
+
+
+def fuse_attention(graph: Graph) -> int:
+    """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``."""
+    fused = 0
+    for node in list(graph.nodes):
+        if calls(node, sdpa) and node.args[4] == 0 and value(node).dim() == 4:
+            query, key, val, mask, _, causal, scale = node.args
+            replace(node, insert(node, attention, query, key, val, mask, causal, scale))
+            fused += 1
+    return fused
+
+
+def recover_attention(graph: Graph) -> int:
+    """``softmax(scale * q @ k^T) @ v`` on 3-D or 4-D tensors, written with baddbmm, bmm, matmul or einsum, is attention.
+
+    The scores then never exist in memory: 2 x 10 x 4096 x 4096 of them take 671 MB in float16.
+    """
+    recovered = 0
+    for node in list(graph.nodes):
+        product = _product(node)
+        if product is None:
+            continue
+        weights, v, transposed = product
+        weights = _through_casts(weights)
+        if transposed or not calls(weights, torch.softmax) or weights.args[1] not in (-1, value(weights).dim() - 1) or not _only_used_here(weights, node):
+            continue
+        scores = _scores(weights.args[0])
+        if scores is None:
+            continue
+        q, k, scale = scores
+        if _broadcasts(q, k, v) or value(q).dtype != value(node).dtype or value(v).dtype != value(node).dtype:
+            continue
+        replace(node, _attend(node, q, k, v, scale))
+        recovered += 1
+    drop_unused(graph)
+    return recovered
+
+
+def _attend(node: Node, q: Node, k: Node, v: Node, scale: float) -> Node:
+    """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes [B*H, 1, L, D]."""
+    if value(q).dim() == 4:
+        return insert(node, sdpa, q, k, v, None, 0.0, False, scale)
+    lifted = [insert(node, torch.reshape, x, (shape(x)[0], 1, *shape(x)[1:])) for x in (q, k, v)]
+    out = insert(node, sdpa, *lifted, None, 0.0, False, scale)
+    return insert(node, torch.reshape, out, shape(node))
+
+
+def _product(node: Node) -> tuple[Node, Node, bool] | None:
+    """``(a, b, b is transposed)`` where ``node`` is the batched matrix product of a and b."""
+    name = function_name(node.target) if node.op in ("call_function", "call_method") else ""
+    if name in ("bmm", "matmul", "__matmul__") and len(node.args) == 2 and not node.kwargs:
+        a, b = node.args
+        return (a, b, False) if isinstance(a, Node) and isinstance(b, Node) else None
+    if name == "einsum" and len(node.args) in (2, 3):
+        operands = node.args[1] if isinstance(node.args[1], (tuple, list)) else node.args[1:]
+        equation = str(node.args[0]).replace(" ", "")
+        if len(operands) == 2 and "->" in equation and "..." not in equation:
+            return _einsum_product(equation, *operands)
+    return None
+
+
+def _einsum_product(equation: str, a: Node, b: Node) -> tuple[Node, Node, bool] | None:
+    """'bid,bjd->bij' is a product with b transposed, 'bij,bjd->bid' a plain one, with any batch letters."""
+    inputs, out = equation.split("->")
+    left, right = inputs.split(",")
+    batch, (i, x) = left[:-2], left[-2:]
+    if right[:-2] != batch or out[:-2] != batch or len(left) not in (3, 4):
+        return None
+    if right[-1] == x and out[-2:] == i + right[-2]:
+        return a, b, True
+    if right[-2] == x and out[-2:] == i + right[-1]:
+        return a, b, False
+    return None
+
+
+def _through_casts(node: Node) -> Node:
+    while calls(node, cast_like):
+        node = node.args[0]
+    return node
+
+
+def _only_used_here(node: Node, last: Node) -> bool:
+    while node is not last:
+        user = sole_user(node)
+        if user is None:
+            return False
+        node = user
+    return True
+
+
+def _scores(node: Any) -> tuple[Node, Node, float] | None:
+    """``(q, k, scale)`` where ``node`` is ``scale * q @ k^T``, each step read by the next alone."""
+    scale = 1.0
+    while isinstance(node, Node) and sole_user(node) is not None:
+        if calls(node, torch.mul) and isinstance(node.args[1], (int, float)):
+            node, scale = node.args[0], scale * node.args[1]
+        elif calls(node, torch.div) and isinstance(node.args[1], (int, float)):
+            node, scale = node.args[0], scale / node.args[1]
+        elif calls(node, cast_like):
+            node = node.args[0]
+        else:
+            break
+    if not isinstance(node, Node) or sole_user(node) is None:
+        return None
+    if function_name(node.target) == "baddbmm":
+        if node.kwargs.get("beta", 1) != 0 or len(node.args) != 3:
+            return None
+        a, b, transposed, scale = node.args[1], node.args[2], False, scale * node.kwargs.get("alpha", 1)
+    else:
+        product = _product(node)
+        if product is None:
+            return None
+        a, b, transposed = product
+    k = b if transposed else _untransposed(b)
+    return None if k is None or not math.isfinite(scale) else (a, k, scale)
+
+
+def _untransposed(node: Node) -> Node | None:
+    """x where ``node`` swaps the last two dimensions of x; a new swap where it swaps others too."""
+    if not calls(node, torch.permute):
+        return None
+    dims = list(node.args[1])
+    if dims[:-2] == list(range(len(dims) - 2)):
+        return node.args[0]
+    swapped = (*dims[:-2], dims[-1], dims[-2])
+    return insert(node, torch.permute, node.args[0], swapped)
+
+
+def _broadcasts(q: Node, k: Node, v: Node) -> bool:
+    sizes = [shape(x) for x in (q, k, v)]
+    return any(len(size) not in (3, 4) or size[:-2] != sizes[0][:-2] for size in sizes) or sizes[1][-2] != sizes[2][-2]

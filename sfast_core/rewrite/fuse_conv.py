@@ -1,0 +1,64 @@
+"""Convolution with its epilogue: bias, a sum per channel, the residual and SiLU become part of one op."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ..ops.conv2d_act import conv2d_act
+from .fuse_group_norm import split_channel_add
+from .graph import calls, drop_unused, insert, replace, shape, sole_user, value
+
+
+def convolution_as_linear(graph: Graph) -> int:
+    """A 1x1 convolution of stride 1 is a matrix product over channels: in NHWC its input and output are views of the same memory."""
+    changed = 0
+    for node in list(graph.nodes):
+        if not calls(node, F.conv2d):
+            continue
+        x, weight, bias, stride, padding, _, groups = node.args
+        pairs = (stride if isinstance(stride, (tuple, list)) else (stride, stride), padding if isinstance(padding, (tuple, list)) else (padding, padding))
+        if shape(weight)[2:] != (1, 1) or groups != 1 or tuple(pairs[0]) != (1, 1) or tuple(pairs[1]) != (0, 0) or value(x).dim() != 4:
+            continue
+        matrix = insert(node, torch.reshape, weight, shape(weight)[:2])
+        tokens = insert(node, torch.permute, x, (0, 2, 3, 1))
+        product = insert(node, F.linear, tokens, matrix, bias)
+        replace(node, insert(node, torch.permute, product, (0, 3, 1, 2)))
+        changed += 1
+    return changed
+
+
+def _residual(conv: Node, total: Node | None) -> Node | None:
+    """The other term of ``total = conv + other``, where both have the same shape and dtype."""
+    if total is None or not calls(total, torch.add):
+        return None
+    others = [arg for arg in total.args if arg is not conv]
+    other = others[0] if len(others) == 1 else None
+    if not isinstance(other, Node) or shape(other) != shape(conv) or value(other).dtype != value(conv).dtype:
+        return None
+    return other
+
+
+def fuse_conv_act(graph: Graph) -> int:
+    """Fuse each convolution with the sums and the activation that only it feeds."""
+    fused = 0
+    for node in list(graph.nodes):
+        if not calls(node, F.conv2d) or value(node).dim() != 4 or isinstance(node.args[4], str):
+            continue
+        last, channel, residual, act = node, None, None, "none"
+        user = sole_user(last)
+        if user is not None and (parts := split_channel_add(user)) and parts[0] is last:
+            channel, last = insert(user, torch.reshape, parts[1], shape(parts[1])[:2]), user
+            user = sole_user(last)
+        other = _residual(last, user)
+        if other is not None and user is not None:
+            residual, last = other, user
+            user = sole_user(last)
+        if user is not None and calls(user, F.silu):
+            act, last = "silu", user
+        new = insert(last, conv2d_act, *node.args, residual, act, channel)
+        replace(last, new)
+        fused += 1
+    drop_unused(graph)
+    return fused

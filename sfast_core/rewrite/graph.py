@@ -1,0 +1,101 @@
+"""The few things that every pass does with an FX graph: ask what a node calls, put a call in, take one out.
+
+Each node's ``meta["val"]`` is a meta tensor (or a tuple of them) with the shape, dtype and strides that its value had in the recorded
+call; new nodes get theirs by running their function on meta tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+
+def value(node: Node) -> torch.Tensor:
+    """The meta tensor of a node with one result."""
+    val: torch.Tensor = node.meta["val"]
+    return val
+
+
+def shape(node: Node) -> tuple[int, ...]:
+    """The shape of a node's result."""
+    return tuple(value(node).shape)
+
+
+def calls(node: Any, *functions: Callable[..., Any]) -> bool:
+    """Whether ``node`` is a call of one of ``functions``."""
+    return isinstance(node, Node) and node.op == "call_function" and node.target in functions
+
+
+def sole_user(node: Node) -> Node | None:
+    """The one node that uses ``node``, or None when there are none or several."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def is_weight(node: Any) -> bool:
+    """Whether ``node`` is a tensor of the module, as it is."""
+    return isinstance(node, Node) and node.op == "placeholder" and "source" in node.meta
+
+
+def is_input(node: Any) -> bool:
+    """Whether ``node`` is one of the call's own tensors."""
+    return isinstance(node, Node) and node.op == "placeholder" and "source" not in node.meta and "constant" not in node.meta
+
+
+def insert(before: Node, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+    """Put a call of ``function`` before a node."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(function, args, kwargs)
+    node.meta["val"] = function(*metas(args), **metas(kwargs))
+    node.meta["device"] = before.meta.get("device")
+    return node
+
+
+def insert_item(before: Node, node: Node, index: int) -> Node:
+    """Put ``node[index]`` before a node: one of several results."""
+    return insert(before, item, node, index)
+
+
+def item(results: Any, index: int) -> Any:
+    """One of a function's several results."""
+    return results[index]
+
+
+def metas(args: Any) -> Any:
+    """``args`` with each node's meta value in its place."""
+    return torch.fx.node.map_arg(args, lambda node: node.meta["val"])
+
+
+def replace(old: Node, new: Node) -> None:
+    """Let ``new`` stand where ``old`` stood, and drop ``old``."""
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)
+
+
+def new_weight(graph: Graph, name: str, source: Any, val: torch.Tensor, device: torch.device) -> Node:
+    """A further weight placeholder, behind the others and before the constants."""
+    last = [node for node in graph.nodes if node.op == "placeholder" and "constant" not in node.meta][-1]
+    with graph.inserting_after(last):
+        node = graph.placeholder(name)
+    node.target = node.name  # FX makes names unique, arguments of the generated code take the target
+    node.meta.update(source=source, val=val, device=device)
+    return node
+
+
+def drop_unused(graph: Graph) -> int:
+    """Remove calls whose results nobody uses. A traced graph has no side effects, so all of them may go."""
+    unused = 0
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+            unused += 1
+    return unused
+
+
+def drop_unused_weights(graph: Graph) -> None:
+    """Remove weight and constant placeholders that nobody uses."""
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and not node.users and not is_input(node):
+            graph.erase_node(node)

@@ -1,0 +1,85 @@
+"""The passes in their order. A pass is a function from a graph to the number of places that it changed; each can be left out by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Graph
+
+from ..capture.weights import WeightRef
+from .canonicalise import canonicalise
+from .channels_last import convolutions_channels_last
+from .fuse_attention import fuse_attention, recover_attention
+from .fuse_conv import convolution_as_linear, fuse_conv_act
+from .fuse_feed_forward import fuse_geglu, fuse_linear_act
+from .fuse_group_norm import fuse_group_norm_act
+from .fuse_layer_norm import fuse_add_layer_norm
+from .graph import drop_unused, drop_unused_weights
+from .pack_linears import pack_context, pack_embedding, pack_qkv
+from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
+
+Pass = Callable[[Graph], int]
+
+
+@dataclass
+class Rewritten:
+    """What the passes did: places changed by pass, in order, and the size of the graph before and after."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    nodes_before: int = 0
+    nodes_after: int = 0
+
+
+def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None) -> dict[str, Pass]:
+    """Every pass by name, in order. ``may_pack`` says which weights may share storage; None leaves all weights as they lie."""
+    table: dict[str, Pass] = {
+        "canonicalise": canonicalise,
+        "drop_units": drop_units,
+        "recover_silu": recover_silu,
+        "simplify_shapes": simplify_shapes,
+        "share_common": share_common,
+        "fold_constants": fold_constants,
+        "recover_attention": recover_attention,
+        "convolution_as_linear": convolution_as_linear,
+        "fuse_group_norm_act": fuse_group_norm_act,
+        "fuse_conv_act": fuse_conv_act,
+        "fuse_add_layer_norm": fuse_add_layer_norm,
+        "fuse_geglu": fuse_geglu,
+        "fuse_linear_act": fuse_linear_act,
+        "fuse_attention": fuse_attention,
+    }
+    if may_pack is not None:
+        allowed = may_pack
+        table |= {
+            "pack_context": lambda graph: pack_context(graph, allowed),
+            "pack_embedding": lambda graph: pack_embedding(graph, allowed),
+            "pack_qkv": lambda graph: pack_qkv(graph, allowed),
+            "convolutions_channels_last": convolutions_channels_last,
+        }
+    table["simplify_shapes_again"] = simplify_shapes
+    return table
+
+
+def rewrite(graph: Graph, may_pack: Callable[[Sequence[WeightRef]], bool] | None, disabled: tuple[str, ...] = ()) -> Rewritten:
+    """Run the passes over ``graph`` in place, less those named in ``disabled``.
+
+    Raises:
+        ValueError: ``disabled`` names a pass that doesn't exist.
+    """
+    table = passes(may_pack)
+    unknown = set(disabled) - set(passes(lambda _: True))
+    if unknown:
+        raise ValueError(f"disabled_passes: got {', '.join(sorted(unknown))}, known are {', '.join(passes(lambda _: True))}")
+    report = Rewritten(nodes_before=len(graph.nodes))
+    drop_unused(graph)
+    with torch.inference_mode(False), torch.no_grad():
+        for name, run in table.items():
+            if name not in disabled:
+                report.counts[name] = run(graph)
+    drop_unused(graph)
+    drop_unused_weights(graph)
+    graph.lint()
+    report.nodes_after = len(graph.nodes)
+    return report

@@ -1,0 +1,83 @@
+"""Lowering: each op gets the impl that computes it, once, instead of a dispatch at every call."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from ..ops.spec import Impl, Op
+from ..target import Target
+from .graph import metas
+
+
+@dataclass
+class Selection:
+    """What was chosen: per op the impls with how often each, and why others were not."""
+
+    chosen: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    refused: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+
+
+#: Gets all op calls and returns the name of the impl to take for each.
+Choose = Callable[[list["Call"]], list[str]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op call with the impls that can compute it; arguments as meta tensors."""
+
+    op: Op
+    impls: tuple[Impl, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tuple[str, ...], choose: Choose | None) -> Selection:
+    """Replace each op's reference by the impl to run.
+
+    Args:
+        graph: its calls of ``op.reference`` are changed in place; those without an impl stay.
+        ops: the ops to look for.
+        target: what the machine has.
+        disabled: patterns of ``op.impl`` that the user turned off.
+        choose: decides between several impls by measuring. None: the first that applies.
+    """
+    by_reference = {op.reference: op for op in ops}
+    selection, found = Selection(), []
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target in by_reference:
+            found.append((node, _applicable(node, by_reference[node.target], target, disabled, selection)))
+    names = _decide([call for _, call in found], choose)
+    for (node, call), name in zip(found, names, strict=True):
+        selection.chosen[call.op.name][name] += 1
+        if name != "reference":
+            node.target = next(impl for impl in call.impls if impl.name == name).launch
+    return selection
+
+
+def _applicable(node: Node, op: Op, target: Target, disabled: tuple[str, ...], selection: Selection) -> Call:
+    args, kwargs = metas(node.args), metas(node.kwargs)
+    impls = []
+    for impl in op.impls:
+        if any(fnmatch(f"{op.name}.{impl.name}", pattern) for pattern in disabled):
+            reason: str | None = "turned off in the settings"
+        elif not target.is_cuda:
+            reason = "needs CUDA"
+        else:
+            reason = impl.why_not(target, *args, **kwargs)
+        if reason is None:
+            impls.append(impl)
+        else:
+            selection.refused[op.name].setdefault(impl.name, reason)
+    return Call(op, tuple(impls), args, kwargs)
+
+
+def _decide(calls: list[Call], choose: Choose | None) -> list[str]:
+    if choose is not None:
+        return choose(calls)
+    return [call.impls[0].name if call.impls else "reference" for call in calls]

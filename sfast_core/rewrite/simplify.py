@@ -1,0 +1,114 @@
+"""What does nothing goes, what is computed twice is computed once, what depends on nothing is computed now."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from .graph import calls, drop_unused, insert, replace, shape, value
+
+_LARGEST_CONSTANT = 64 * 2**20
+
+
+def simplify_shapes(graph: Graph) -> int:
+    """Join chains of reshapes and of permutations, and drop those that change nothing."""
+    changed = 0
+    for node in list(graph.nodes):
+        if not calls(node, torch.reshape, torch.permute):
+            continue
+        x = node.args[0]
+        if calls(x, node.target):
+            dims = node.args[1] if node.target is torch.reshape else tuple(x.args[1][d] for d in node.args[1])
+            new = insert(node, node.target, x.args[0], dims)
+            replace(node, new)
+            node, x, changed = new, x.args[0], changed + 1
+        same = shape(node) == shape(x) if node.target is torch.reshape else tuple(node.args[1]) == tuple(range(len(node.args[1])))
+        if same:
+            replace(node, x)
+            changed += 1
+    return changed + drop_unused(graph)
+
+
+def drop_units(graph: Graph) -> int:
+    """``x * 1`` and ``x / 1`` are x: models scale their residuals by factors that are 1."""
+    dropped = 0
+    for node in list(graph.nodes):
+        if calls(node, torch.mul, torch.div) and type(node.args[1]) in (int, float) and node.args[1] == 1 and value(node).dtype == value(node.args[0]).dtype:
+            replace(node, node.args[0])
+            dropped += 1
+    return dropped
+
+
+def recover_silu(graph: Graph) -> int:
+    """``x * sigmoid(x)`` is SiLU."""
+    changed = 0
+    for node in list(graph.nodes):
+        if not calls(node, torch.mul):
+            continue
+        for x, gate in (node.args, reversed(node.args)):
+            if isinstance(gate, Node) and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid") and gate.args[0] is x:
+                replace(node, insert(node, F.silu, x))
+                changed += 1
+                break
+    return changed + drop_unused(graph)
+
+
+def _key(value_: Any) -> Hashable:
+    if isinstance(value_, Node):
+        return ("node", id(value_))
+    if isinstance(value_, (tuple, list)):
+        return tuple(_key(item) for item in value_)
+    if isinstance(value_, dict):
+        return tuple((name, _key(item)) for name, item in value_.items())
+    if isinstance(value_, slice):
+        return ("slice", _key(value_.start), _key(value_.stop), _key(value_.step))
+    return (type(value_), value_)
+
+
+def share_common(graph: Graph) -> int:
+    """Compute each distinct call once: a recorded graph has no side effects and draws no random numbers."""
+    seen: dict[Hashable, Node] = {}
+    shared = 0
+    for node in list(graph.nodes):
+        if node.op not in ("call_function", "call_method"):
+            continue
+        first = seen.setdefault((node.op, node.target, _key(node.args), _key(node.kwargs)), node)
+        if first is not node:
+            replace(node, first)
+            shared += 1
+    return shared
+
+
+def fold_constants(graph: Graph) -> int:
+    """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a tensor.
+
+    Each becomes a placeholder with the tensor as ``meta["constant"]``.
+    """
+    values: dict[Node, Any] = {}
+    folded = 0
+    with torch.inference_mode(False), torch.no_grad():
+        for node in list(graph.nodes):
+            if node.op not in ("call_function", "call_method") or any(arg not in values for arg in node.all_input_nodes):
+                continue
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
+            values[node] = function(*args, **kwargs)
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for node, tensor in values.items():
+        if not isinstance(tensor, torch.Tensor) or all(user in values for user in node.users) or tensor.nbytes > _LARGEST_CONSTANT:
+            continue
+        with graph.inserting_before(first):
+            constant = graph.placeholder("constant")
+        constant.target = constant.name
+        constant.meta.update(constant=tensor, val=value(node), device=tensor.device)
+        replace(node, constant)
+        folded += 1
+    drop_unused(graph)
+    return folded
+
+
+

@@ -1,0 +1,237 @@
+"""CUDA graphs on one device: how one is captured, replayed and given back, and how many may be kept.
+
+All graphs of a device share one memory pool and one lock, because their intermediate results share memory: one replay at a time, its
+inputs copied in and its results copied out before the next. Bytes are what the driver lost, not what torch counted: under cudaMallocAsync
+torch's counters don't move at capture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Replayable(Protocol):
+    """A captured computation: ``replay`` reads the buffers that it was captured on and writes its outputs."""
+
+    outputs: Tensors
+
+    def replay(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Backend(Protocol):
+    """What captures. The CUDA one is below; tests have one that only counts."""
+
+    def capture(self, run: Callable[[], Tensors]) -> Replayable: ...
+
+    def enter(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def free_bytes(self) -> int: ...
+
+    def synchronise(self) -> None: ...
+
+    def trim(self) -> None: ...
+
+
+class _CudaReplay:
+    def __init__(self, graph: torch.cuda.CUDAGraph, outputs: Tensors) -> None:
+        self._graph = graph
+        self.outputs = outputs
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    def release(self) -> None:
+        self._graph.reset()
+        self.outputs = ()
+
+
+class CudaBackend:
+    """Captures on a side stream of its own, so that library workspaces made in the warm-up stay outside the pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._idle = torch.cuda.Event()
+
+    def capture(self, run: Callable[[], Tensors]) -> Replayable:
+        """Run once to warm up, then once into a graph.
+
+        Raises:
+            RuntimeError: the computation can't be captured, or memory ran out.
+        """
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        collecting = gc.isenabled()
+        gc.disable()  # a graph freed by the collector in the middle of a capture would break it
+        try:
+            with torch.cuda.stream(self._stream):
+                run()
+                self._stream.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    outputs = run()
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):  # the capture is void: what matters is why
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        current.wait_stream(self._stream)
+        return _CudaReplay(graph, outputs)
+
+    def enter(self) -> None:
+        """Let the caller's stream wait until the last user of the shared memory is done: it may have been another stream."""
+        torch.cuda.current_stream(self._device).wait_event(self._idle)
+
+    def leave(self) -> None:
+        """Mark the end of this use of the shared memory."""
+        self._idle.record(torch.cuda.current_stream(self._device))
+
+    def free_bytes(self) -> int:
+        """Bytes that the driver has free."""
+        return int(torch.cuda.mem_get_info(self._device)[0])
+
+    def synchronise(self) -> None:
+        """Wait for the device: a graph in flight can't be freed."""
+        torch.cuda.synchronize(self._device)
+
+    def trim(self) -> None:
+        """Give what released graphs held back to the driver; without the trim cudaMallocAsync keeps it."""
+        torch.cuda.empty_cache()
+        trim = getattr(torch.cuda.cudart(), "cudaDeviceGraphMemTrim", None)
+        if trim is not None:
+            trim(self._device.index)
+
+
+class Captured:
+    """A graph with its static inputs. ``alive`` turns False when it is evicted."""
+
+    def __init__(self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors]) -> None:
+        with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
+            self.inputs = [torch.empty_like(x) for x in inputs]  # keeps dense strides, makes overlapping ones dense
+        self._copy_in(inputs)
+        before = backend.free_bytes()
+        self._replayable = backend.capture(lambda: run(self.inputs))
+        self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in self.inputs)
+        self.alive = True
+
+    def replay(self, inputs: Tensors) -> Tensors:
+        """Results for ``inputs``, in memory that the next replay overwrites."""
+        self._copy_in(inputs)
+        self._replayable.replay()
+        return self._replayable.outputs
+
+    def release(self) -> None:
+        """Give the graph's memory back."""
+        self.alive = False
+        self._replayable.release()
+        self.inputs = []
+
+    def _copy_in(self, inputs: Tensors) -> None:
+        for mine, theirs in zip(self.inputs, inputs, strict=True):
+            mine.copy_(theirs)
+
+
+class DeviceGraphs:
+    """The captured graphs of one device: a lock, a budget in bytes, least recently used goes first."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.lock = threading.RLock()
+        self.backend = backend
+        self._graphs: OrderedDict[int, Captured] = OrderedDict()
+        self.captures = 0
+        self.evictions = 0
+
+    @property
+    def bytes(self) -> int:
+        """What all graphs hold."""
+        return sum(graph.bytes for graph in self._graphs.values())
+
+    def capture(self, inputs: Tensors, run: Callable[[Tensors], Tensors], budget_bytes: int | None) -> Captured:
+        """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
+
+        Raises:
+            RuntimeError: it can't be captured; an out-of-memory is tried once more with all other graphs released.
+        """
+        with self.lock:
+            budget = self.bytes + self.backend.free_bytes() // 3 if budget_bytes is None else budget_bytes
+            try:
+                captured = Captured(self.backend, inputs, run)
+            except torch.cuda.OutOfMemoryError:
+                if not self.release_all():
+                    raise
+                captured = Captured(self.backend, inputs, run)
+            self.captures += 1
+            self._graphs[id(captured)] = captured
+            self.evict(self.bytes - budget, keep=captured)
+            return captured
+
+    def replay(self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """Copy ``inputs`` in, replay, and ``deliver`` copies of the results, alone on the device's graphs."""
+        with self.lock:
+            self._graphs.move_to_end(id(captured))
+            self.backend.enter()
+            try:
+                return deliver(captured.replay(inputs))
+            finally:
+                self.backend.leave()
+
+    def evict(self, wanted_bytes: int, keep: Captured | None = None) -> int:
+        """Release least recently used graphs until ``wanted_bytes`` are free; returns the bytes released."""
+        with self.lock:
+            victims, freed = [], 0
+            for graph in self._graphs.values():
+                if freed >= wanted_bytes:
+                    break
+                if graph is not keep:
+                    victims.append(graph)
+                    freed += graph.bytes
+            self._release(victims)
+            return freed
+
+    def release(self, captured: Captured) -> None:
+        """Release one graph."""
+        with self.lock:
+            if captured.alive:
+                self._release([captured])
+
+    def release_all(self) -> int:
+        """Release every graph; returns the bytes released."""
+        with self.lock:
+            freed = self.bytes
+            self._release(list(self._graphs.values()))
+            return freed
+
+    def _release(self, victims: list[Captured]) -> None:
+        if not victims:
+            return
+        self.backend.synchronise()
+        for graph in victims:
+            self._graphs.pop(id(graph), None)
+            graph.release()
+            self.evictions += 1
+        self.backend.trim()
+
+
+@functools.cache
+def device_graphs(device: torch.device) -> DeviceGraphs:
+    """The graphs of a CUDA device: one object per device, since its pool and its lock are shared by all compiled modules."""
+    return DeviceGraphs(CudaBackend(device))

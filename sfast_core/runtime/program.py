@@ -1,0 +1,54 @@
+"""A fused graph as something to run: tensors in, tensors out, in the layouts that the original forward gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..capture.weights import WeightSource
+
+Run = Callable[..., Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape, strides and dtype of one result as the original forward returned it."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A new tensor of this layout with ``tensor``'s values."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).copy_(tensor)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A rewritten, lowered graph.
+
+    Attributes:
+        run: called with the signature's tensors, then the weights, then the constants.
+        sources: the weights, in order.
+        constants: tensors that depend on nothing.
+        layouts: of the results.
+        capturable: None, or why this program can't be captured into a CUDA graph.
+    """
+
+    run: Run
+    sources: tuple[WeightSource, ...]
+    constants: tuple[torch.Tensor, ...]
+    layouts: tuple[Layout, ...]
+    capturable: str | None = None
+
+    def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""
+        with torch.no_grad():
+            return list(self.run(*inputs, *weights, *self.constants))
+
+    def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies in the layouts that the original forward returns; nothing of the program's memory leaves it."""
+        return [layout.copy(result) for layout, result in zip(self.layouts, results, strict=True)]

@@ -1,0 +1,128 @@
+"""Decides between the impls of an op by timing them once on its shape, and compiles their kernels side by side before that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+
+from ..choices import Choices
+from .graphs import Backend
+
+_LAUNCHES = 10
+_REPLAYS = 3
+_THREADS = 8
+log = logging.getLogger("fast_compile")
+
+
+class Candidate(Protocol):
+    """An impl as the tuner sees it."""
+
+    name: str
+
+    @property
+    def launch(self) -> Callable[..., Any]: ...
+
+
+class Job:
+    """One op call to decide: its key on disk, the impls that can compute it, and its arguments as meta tensors."""
+
+    def __init__(self, key: str, impls: Sequence[Candidate], args: tuple[Any, ...], kwargs: dict[str, Any], channels_last: bool) -> None:
+        self.key = key
+        self.impls = {impl.name: impl for impl in impls}
+        self._args, self._kwargs = args, kwargs
+        self._channels_last = channels_last
+
+    def example(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Random arguments of these shapes. Not zeros: they run faster than real data. The global generators stay as they are."""
+        generator = torch.Generator(device).manual_seed(0)
+
+        def make(meta: Any) -> Any:
+            if isinstance(meta, (tuple, list)):
+                return type(meta)(make(item) for item in meta)
+            if not isinstance(meta, torch.Tensor):
+                return meta
+            tensor = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device=device)
+            if self._channels_last and meta.dim() == 4:
+                tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=torch.channels_last)
+            return tensor.normal_(generator=generator) if tensor.is_floating_point() else tensor.zero_()
+
+        return tuple(make(arg) for arg in self._args), {name: make(arg) for name, arg in self._kwargs.items()}
+
+
+class Tuner:
+    """Makes the choices for one device, and keeps them."""
+
+    def __init__(self, device: torch.device, backend: Backend, choices: Choices, measure: bool) -> None:
+        self._device = device
+        self._backend = backend
+        self._choices = choices
+        self._measure = measure
+
+    def decide(self, jobs: Sequence[Job]) -> list[str]:
+        """The name of the impl to take for each job. Also compiles every kernel that the chosen impls need."""
+        distinct = {job.key: job for job in jobs if job.impls}
+        open_jobs = [job for job in distinct.values() if self._known(job) is None]
+        broken = self._compile(distinct.values())
+        measured = {job.key: self._fastest(job, broken) for job in open_jobs}
+        self._choices.add({key: name for key, name in measured.items() if name is not None and len(distinct[key].impls) > 1})
+        return [(measured.get(job.key) or self._known(job) or next(iter(job.impls))) if job.impls else "reference" for job in jobs]
+
+    def _known(self, job: Job) -> str | None:
+        if len(job.impls) == 1 or not self._measure:
+            return next(iter(job.impls))
+        name = self._choices.get(job.key)
+        return name if name in job.impls else None
+
+    def _compile(self, jobs: Any) -> set[tuple[str, str]]:
+        """Launch each impl in question once, in threads: Triton's passes and ptxas run outside the interpreter's lock.
+
+        Returns the (job, impl) pairs that failed.
+        """
+        pairs = [(job, name) for job in jobs for name in ([self._known(job)] if self._known(job) else job.impls)]
+
+        def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
+            job, name = pair
+            try:
+                with torch.no_grad(), torch.cuda.device(self._device):
+                    args, kwargs = job.example(self._device)
+                    job.impls[name].launch(*args, **kwargs)
+                    torch.cuda.current_stream().synchronize()
+                return None
+            except Exception as error:
+                log.debug("%s of %s failed: %s", name, job.key, error)
+                return job.key, name
+
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return {failed for failed in threads.map(launch, pairs) if failed}
+
+    def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> str | None:
+        working = [name for name in job.impls if (job.key, name) not in broken]
+        if len(working) < 2:
+            return working[0] if working else None
+        with torch.no_grad():
+            args, kwargs = job.example(self._device)
+            times = {name: self._time(job.impls[name].launch, args, kwargs) for name in working}
+        log.debug("%s: %s", job.key, times)
+        return min(times, key=lambda name: times[name])
+
+    def _time(self, launch: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        """Seconds a launch, from replays of a graph of several: launches one by one would time the CPU."""
+        try:
+            graph = self._backend.capture(lambda: [launch(*args, **kwargs) for _ in range(_LAUNCHES)])
+        except (RuntimeError, ValueError) as error:
+            log.debug("can't be captured: %s", error)
+            return float("inf")
+        best = float("inf")
+        for _ in range(_REPLAYS):
+            self._backend.synchronise()
+            start = time.perf_counter()
+            graph.replay()
+            self._backend.synchronise()
+            best = min(best, (time.perf_counter() - start) / _LAUNCHES)
+        graph.release()
+        return best
