@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from .capture import CaptureError, Signature, StructureGuard, record, recording
+from .capture import CaptureError, Signature, StructureGuard, Untraceable, record, recording
 from .capture.trace import LeafScope, OutputSpec
 from .config import CompileConfig
 from .lowering import lower
 from .report import ModuleReport, SignatureReport
 from .runtime.graphs import Captured, DeviceGraphs, device_graphs
 from .runtime.program import Program
-from .runtime.store import Bound, WeightStore
+from .runtime.store import Bound, WeightsElsewhere, WeightStore
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]
@@ -58,28 +58,33 @@ class Engine:
         self._variants: OrderedDict[Hashable, _Variant] = OrderedDict()
         self._lock = threading.RLock()
         self._graphs: DeviceGraphs | None = None
+        self._on = torch.device("cpu")
         self._said: set[str] = set()
 
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of a module starts uncompiled."""
         return None
 
-    def call(self, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any] | None = None
+    ) -> Any:
         """What ``original(*args, **kwargs)`` returns, by the fastest way that is known to be right.
 
         Args:
             module: the module whose forward ``original`` is; only used while it is called.
             original: the module's forward as it was.
-            args: its arguments.
-            kwargs: its keyword arguments.
+            args: its arguments, as far as they may steer it.
+            kwargs: its keyword arguments, likewise.
+            eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
         """
+        eager = eager or (lambda: original(*args, **kwargs))
         if recording():  # inside another module's recorded call
-            return original(*args, **kwargs)
+            return eager()
         try:
             signature = Signature(args, kwargs)
             device = self._device(module, signature.tensors)
         except CaptureError as error:
-            return self._eager(str(error), original, args, kwargs)
+            return self.run_eager(str(error), eager)
         graphs = device_graphs(device) if device.type == "cuda" else None
         with graphs.lock if graphs else self._lock:
             self._move_to(graphs, device)
@@ -88,7 +93,7 @@ class Engine:
                 self.reset()
             variant = self._variants.get(signature.key)
             if variant is None:
-                return self._first_call(module, signature, device, original, args, kwargs)
+                return self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)
             self._variants.move_to_end(signature.key)
             if variant.reason is None:
                 try:
@@ -96,11 +101,19 @@ class Engine:
                 except torch.cuda.OutOfMemoryError as error:
                     self._out_of_memory(error)
                     reason = "out of memory"
+                except WeightsElsewhere as error:
+                    self._release(variant)
+                    reason = str(error)
                 except Exception as error:
                     reason = self._give_up(variant, f"the fused forward failed: {type(error).__name__}: {error}")
             else:
                 reason = variant.reason
-        return self._eager(reason, original, args, kwargs)
+        return self.run_eager(reason, eager)
+
+    def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
+        """Run the forward as it was, and say why once."""
+        self._count_eager(reason)
+        return eager()
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs. The next call traces again."""
@@ -147,16 +160,22 @@ class Engine:
         return device
 
     def _first_call(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
     ) -> Any:
         report = SignatureReport(_describe(signature.tensors))
-        result, trace = record(lambda: original(*args, **kwargs), signature.tensors, module, device, self._leaf_scope)
+        try:
+            result, trace = record(traced, signature.tensors, module, device, self._leaf_scope)
+        except Exception as error:  # the module's own, or one of recording: the plain call tells
+            return self.run_eager(f"it failed while it was recorded: {type(error).__name__}: {error}", eager)
+        if isinstance(trace, Untraceable) and trace.passing:
+            self._count_eager(trace.reason)
+            return result
         variant = _Variant(report)
         self._remember(signature.key, variant)
         self.report.calls["traced"] += 1
         report.calls += 1
-        if isinstance(trace, str):
-            self._give_up(variant, f"it can't be traced: {trace}")
+        if isinstance(trace, Untraceable):
+            self._give_up(variant, f"it can't be traced: {trace.reason}")
             return result
         try:
             if self._guard is None:
@@ -179,7 +198,7 @@ class Engine:
         from torch.utils import _pytree
 
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        weights = self._store.tensors(variant.program.sources)
+        weights = self._store.tensors(variant.program.sources, self._on)
         self.report.adopted_bytes = self._store.adopted_bytes
         got = variant.program(inputs, weights)
         worst = 0.0
@@ -205,7 +224,7 @@ class Engine:
             results = self._graphs.replay(variant.captured, inputs, program.deliver)
             self.report.calls["replayed"] += 1
         else:
-            results = program.deliver(program(inputs, self._store.tensors(program.sources)))
+            results = program.deliver(program(inputs, self._store.tensors(program.sources, self._on)))
             self.report.calls["fused"] += 1
         return variant.outputs.build(results)
 
@@ -228,7 +247,7 @@ class Engine:
             return False
         if variant.bound.valid():
             return True
-        weights = self._store.tensors(variant.program.sources)  # lays replaced weights out anew
+        weights = self._store.tensors(variant.program.sources, self._on)  # lays replaced weights out anew
         bound = self._store.bind(variant.program.sources, weights)
         same = bound.pointers == variant.bound.pointers
         variant.bound = bound
@@ -237,7 +256,7 @@ class Engine:
     def _capture(self, variant: _Variant, inputs: list[torch.Tensor]) -> None:
         assert variant.program is not None and self._graphs is not None
         program, start = variant.program, time.perf_counter()
-        weights = self._store.tensors(program.sources)
+        weights = self._store.tensors(program.sources, self._on)
         bound = self._store.bind(program.sources, weights)
         try:
             variant.captured = self._graphs.capture(inputs, lambda static: program(static, weights), self.config.graph_budget_bytes)
@@ -265,7 +284,7 @@ class Engine:
         if str(device) != self.report.device:
             if self.report.device:
                 self.reset()
-            self._graphs, self.report.device = graphs, str(device)
+            self._graphs, self._on, self.report.device = graphs, device, str(device)
 
     def _remember(self, key: Hashable, variant: _Variant) -> None:
         self._variants[key] = variant
@@ -292,11 +311,10 @@ class Engine:
         self._say(f"runs as it was, unaccelerated, because {reason}", logging.WARNING)
         return reason
 
-    def _eager(self, reason: str, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _count_eager(self, reason: str) -> None:
         self.report.calls["eager"] += 1
         self.report.reasons[reason] += 1
         self._say(f"runs as it was, unaccelerated, because {reason}")
-        return original(*args, **kwargs)
 
     def _say(self, message: str, level: int = logging.INFO) -> None:
         if message not in self._said:

@@ -4,7 +4,7 @@ from .errors import CaptureError
 from .guard import StructureGuard
 from .recorder import Recorder
 from .signature import Signature, snapshot
-from .trace import OutputSpec, Trace, record, recording
+from .trace import OutputSpec, Trace, Untraceable, record, recording
 from .weights import WeightRef, WeightSource
 
-__all__ = ["CaptureError", "OutputSpec", "Recorder", "Signature", "StructureGuard", "Trace", "WeightRef", "WeightSource", "record", "recording", "snapshot"]
+__all__ = ["CaptureError", "OutputSpec", "Recorder", "Signature", "StructureGuard", "Trace", "Untraceable", "WeightRef", "WeightSource", "record", "recording", "snapshot"]

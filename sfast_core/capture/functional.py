@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,16 @@ def identity(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return x
 
 
-def copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """What ``x.copy_(source)`` leaves in x: the source in x's shape, dtype and device."""
-    return source.to(device=x.device, dtype=x.dtype, non_blocking=non_blocking).expand(x.shape).clone()
+def copied(source: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """What ``x.copy_(source)`` leaves in an x of this shape, dtype and device. Nothing of x's own values remains."""
+    return source.to(device=device, dtype=dtype).expand(shape).clone()
+
+
+def filled(value: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """What ``x.fill_(value)`` leaves in an x of this shape, dtype and device."""
+    if isinstance(value, torch.Tensor):
+        return copied(value, shape, dtype, device)
+    return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def setitem(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
@@ -48,6 +55,21 @@ def is_in_place(name: str) -> bool:
     return name in _OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
+def overwriting_form(name: str, target: torch.Tensor, args: Sequence[Any]) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]] | None:
+    """The function and its arguments for an operation that leaves nothing of its target's values; None for any other.
+
+    ``args`` are the operation's arguments behind the target.
+    """
+    like = (tuple(target.shape), target.dtype, target.device)
+    if name == "copy_":
+        return copied, (args[0], *like)
+    if name == "fill_":
+        return filled, (args[0], *like)
+    if name == "zero_":
+        return filled, (0, *like)
+    return None
+
+
 def functional_form(name: str) -> Callable[..., torch.Tensor] | None:
     """The function that returns what the in-place operation ``name`` leaves in its first argument; None when there is none."""
     if name in _OPERATORS:
@@ -56,10 +78,4 @@ def functional_form(name: str) -> Callable[..., torch.Tensor] | None:
         return identity
     if name in _RESHAPING:
         return None
-    special: dict[str, Callable[..., torch.Tensor]] = {
-        "__setitem__": setitem,
-        "copy_": copy,
-        "zero_": torch.zeros_like,
-        "fill_": torch.full_like,
-    }
-    return special.get(name) or getattr(torch.Tensor, name[:-1], None)
+    return setitem if name == "__setitem__" else getattr(torch.Tensor, name[:-1], None)

@@ -17,20 +17,22 @@ class StructureGuard:
 
     Holds for every module below the root: its children, an instance-level ``forward``, forward hooks, ``training``, and, where the
     module isn't a plain layer, its attributes: simple ones by value, others by identity (an attention processor, say). Tensors
-    are the weight store's to watch.
+    are the weight store's to watch. The root's own ``forward`` and hooks are its caller's business: they run around what is traced.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
         self._children = [(path, module._modules, tuple(module._modules.items())) for path, module in root.named_modules()]
-        self._dicts = [(path, module.__dict__, self._attributes(module)) for path, module in root.named_modules()]
+        self._dicts = [(path, module.__dict__, self._attributes(module, module is root)) for path, module in root.named_modules()]
 
     @staticmethod
-    def _attributes(module: torch.nn.Module) -> tuple[tuple[str, Any], ...]:
+    def _attributes(module: torch.nn.Module, is_root: bool) -> tuple[tuple[str, Any], ...]:
         own = module.__dict__
-        watched: list[tuple[str, Any]] = [("training", own["training"]), ("forward", own.get("forward"))]
+        watched: list[tuple[str, Any]] = [("training", own["training"])]
+        if not is_root:
+            watched.append(("forward", own.get("forward")))
         if not isinstance(module, _LEAVES):
             for name, value in own.items():
-                if name not in _SKIP and not name.startswith("_") and not isinstance(value, (torch.Tensor, list, dict)):
+                if name not in _SKIP and name != "forward" and not name.startswith("_") and not isinstance(value, (torch.Tensor, list, dict)):
                     watched.append((name, value))
         return tuple(watched)
 
@@ -43,8 +45,8 @@ class StructureGuard:
                 if modules.get(name) is not child:
                     return f"{path}.{name} was replaced"
         for path, own, attributes in self._dicts:
-            if own["_forward_hooks"] or own["_forward_pre_hooks"]:
-                return f"{path or 'the module'} has forward hooks"
+            if path and (own["_forward_hooks"] or own["_forward_pre_hooks"]):
+                return f"{path} has forward hooks"
             for name, value in attributes:
                 now = own.get(name)
                 if now is not value and not (isinstance(value, _SIMPLE) and type(now) is type(value) and now == value):

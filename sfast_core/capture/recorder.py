@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .errors import CaptureError
-from .functional import cast_like, functional_form, is_in_place
+from .functional import cast_like, functional_form, is_in_place, overwriting_form, setitem
 from .weights import WeightRef, WeightSource, WeightTable
 
 #: What may be asked of a tensor without reading a value.
@@ -53,6 +53,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.graph = torch.fx.Graph()
         self.failure: str | None = None
+        self.passing = False
         self._table = table
         self._nodes = WeakTensorKeyDictionary()
         self._stale = WeakTensorKeyDictionary()  # tensor -> the in-place updated view that made its node outdated
@@ -82,13 +83,18 @@ class Recorder(TorchFunctionMode):
             return
         ref, stored = self._table.ref(module, name), getattr(module, name, None)
         if ref is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
-            return self._fail(f"the weight {name} of a {type(module).__name__} is not understood")
+            return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
         if stored.device != tensor.device:
-            return self._fail(f"the weight {ref} is on {stored.device}, computed on {tensor.device}")
+            return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
         node = self._weight(ref, stored)
         if stored.dtype != tensor.dtype:
             node = self.graph.call_method("to", (node, tensor.dtype))
         self._bind(tensor, node)
+
+    def refuse(self, reason: str, passing: bool = False) -> None:
+        """Give this recording up. ``passing``: another call of the same signature may fare better."""
+        if self.failure is None:
+            self.failure, self.passing = reason, passing
 
     def finish(self, result: list[torch.Tensor]) -> torch.fx.Graph | None:
         """Close the graph with ``result`` as its outputs; None where the recording failed."""
@@ -115,14 +121,14 @@ class Recorder(TorchFunctionMode):
                 raise CaptureError("autocast is on")
             call = self._arguments(name, args, kwargs)
         except CaptureError as error:
-            self._fail(str(error))
+            self.refuse(str(error))
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         try:
             if call is not None:
                 self._record(func, name, call, args, result)
         except CaptureError as error:
-            self._fail(str(error))
+            self.refuse(str(error))
         return result
 
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -178,13 +184,17 @@ class Recorder(TorchFunctionMode):
         if self._storage(target) in self._foreign and name not in ("requires_grad_", "detach_"):
             raise CaptureError(f"{name} writes to an input or a weight in place")
         kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
-        node = self.graph.call_function(form, tuple(call[0]), kwargs)
-        try:
-            computed = form(*_metas(call[0]), **_metas(kwargs))
-        except Exception as error:
-            raise CaptureError(f"{name} has no functional form for these arguments: {error}") from None
-        if computed.dtype != target.dtype:
-            node = self.graph.call_function(cast_like, (node, target.dtype))
+        overwriting = overwriting_form(name, target, call[0][1:])
+        if overwriting is not None:
+            node = self.graph.call_function(*overwriting)
+        else:
+            node = self.graph.call_function(form, tuple(call[0]), kwargs)
+            try:
+                computed = form(*_metas(call[0]), **_metas(kwargs))
+            except Exception as error:
+                raise CaptureError(f"{name} has no functional form for these arguments: {error}") from None
+            if computed.dtype != target.dtype:
+                node = self.graph.call_function(cast_like, (node, target.dtype))
         for other in self._live_aliases(target):
             if not (name == "__setitem__" and other is args[2]):
                 self._stale[other] = weakref.ref(target)
@@ -272,14 +282,16 @@ class Recorder(TorchFunctionMode):
         return bool(found)
 
     def _refuse_unwritten(self) -> None:
-        self.graph.eliminate_dead_code()
+        self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         for node in self.graph.nodes:
-            if node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty")) and node.users:
+            uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
+            if uninitialised and not all(_ignores_first(user) for user in node.users):
                 raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
 
-    def _fail(self, reason: str) -> None:
-        if self.failure is None:
-            self.failure = reason
+
+def _ignores_first(node: torch.fx.Node) -> bool:
+    """Whether a call uses its first argument for its shape, or as the rest that an assignment leaves: never for a value of its own."""
+    return node.target is setitem or (function_name(node.target) == "baddbmm" and node.kwargs.get("beta") == 0)
 
 
 def _getitem(items: Any, index: int) -> Any:

@@ -44,6 +44,14 @@ class Trace:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Untraceable:
+    """Why a call left no trace. ``passing``: another call of the same signature may leave one."""
+
+    reason: str
+    passing: bool = False
+
+
 def recording() -> bool:
     """Whether this thread is inside a recorded call."""
     return any(isinstance(mode, Recorder) for mode in torch.overrides._get_current_function_mode_stack())
@@ -80,7 +88,7 @@ def _random_state(device: torch.device) -> list[torch.Tensor]:
 
 def record(
     call: Callable[[], Any], inputs: list[torch.Tensor], root: torch.nn.Module, device: torch.device, leaf_scope: LeafScope | None = None
-) -> tuple[Any, Trace | str]:
+) -> tuple[Any, Trace | Untraceable]:
     """Run ``call()`` once and record it.
 
     Args:
@@ -91,7 +99,7 @@ def record(
         leaf_scope: a host's context around the call, for leaves that resolve their weights in a way of their own.
 
     Returns:
-        the call's own result, and a :class:`Trace` or the reason why there is none.
+        the call's own result, and a :class:`Trace` or why there is none.
     """
     start = time.perf_counter()
     random = _random_state(device)
@@ -99,12 +107,12 @@ def record(
     with leaf_scope(recorder) if leaf_scope else nullcontext(), recorder:
         result = call()
     if any(not torch.equal(a, b) for a, b in zip(random, _random_state(device), strict=True)):
-        return result, "it draws random numbers"
+        return result, Untraceable("it draws random numbers")
     try:
         spec, tensors = split_result(result)
     except CaptureError as error:
-        return result, str(error)
+        return result, Untraceable(str(error))
     graph = recorder.finish(tensors)
     if graph is None:
-        return result, str(recorder.failure)
+        return result, Untraceable(str(recorder.failure), recorder.passing)
     return result, Trace(graph, spec, time.perf_counter() - start)

@@ -127,19 +127,13 @@ def _scores(node: Any) -> tuple[Node, Node, float] | None:
         if product is None:
             return None
         a, b, transposed = product
-    k = b if transposed else _untransposed(b)
-    return None if k is None or not math.isfinite(scale) else (a, k, scale)
+    return (a, b if transposed else _swapped(b), scale) if math.isfinite(scale) else None
 
 
-def _untransposed(node: Node) -> Node | None:
-    """x where ``node`` swaps the last two dimensions of x; a new swap where it swaps others too."""
-    if not calls(node, torch.permute):
-        return None
-    dims = list(node.args[1])
-    if dims[:-2] == list(range(len(dims) - 2)):
-        return node.args[0]
-    swapped = (*dims[:-2], dims[-1], dims[-2])
-    return insert(node, torch.permute, node.args[0], swapped)
+def _swapped(node: Node) -> Node:
+    """``node`` with its last two dimensions swapped, as a new node behind it."""
+    rank = value(node).dim()
+    return insert(node.next, torch.permute, node, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _broadcasts(q: Node, k: Node, v: Node) -> bool:

@@ -16,6 +16,10 @@ import torch
 from ..capture.weights import WeightRef, WeightSource
 
 
+class WeightsElsewhere(Exception):
+    """A weight isn't on the device that the program runs on: the host has moved it for now."""
+
+
 @dataclass(frozen=True)
 class _Check:
     """Where one tensor must lie for what was bound to stay valid."""
@@ -58,12 +62,17 @@ class WeightStore:
         tensors = [ref.tensor() for ref in group]
         return all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.dtype == tensors[0].dtype and t.device == tensors[0].device for t in tensors)
 
-    def tensors(self, sources: Sequence[WeightSource]) -> list[torch.Tensor]:
+    def tensors(self, sources: Sequence[WeightSource], device: torch.device) -> list[torch.Tensor]:
         """The tensors for ``sources``, laid out as they ask.
 
         Raises:
             ReferenceError: a weight is gone.
+            WeightsElsewhere: a weight isn't on ``device``; then none has been laid out anew.
         """
+        for source in sources:
+            for ref in source.refs:
+                if (found := ref.tensor().device) != device:
+                    raise WeightsElsewhere(f"the weight {ref} is on {found}, not on {device}")
         with torch.inference_mode(False), torch.no_grad():
             return [self._resolve(source) for source in sources]
 

@@ -1,0 +1,55 @@
+"""``Apply Fast Compile``: drop it between a loader and a sampler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..sfast_core import CompileConfig
+from ..sfast_core.hosts import comfy
+
+SETTINGS = io.Custom("FAST_COMPILE_SETTINGS")
+
+
+def _aliases(*words: str) -> dict[str, list[str]]:
+    """Words that the node's search finds it by, where this ComfyUI knows such."""
+    return {"search_aliases": list(words)} if "search_aliases" in io.Schema.__dataclass_fields__ else {}
+
+
+class ApplyFastCompile(io.ComfyNode):
+    """MODEL in, MODEL out. Ids, input names and defaults are a promise: shared workflows keep their meaning."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node as ComfyUI shows it."""
+        return io.Schema(
+            node_id="ApplyFastCompile",
+            display_name="Apply Fast Compile",
+            category="model/fast compile",
+            description=(
+                "Makes the diffusion model several times faster: traces it in the first step, fuses it, and replays it as a CUDA graph. "
+                "The picture stays the same up to float rounding. LoRAs may stand before or after this node. Where something can't be "
+                "accelerated the model runs as it was, and the log says why."
+            ),
+            **_aliases("compile", "speed up", "faster", "stable-fast", "cuda graph", "torch compile"),
+            inputs=[
+                io.Model.Input("model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."),
+                io.Boolean.Input("enabled", default=True, tooltip="Off: the model passes through untouched."),
+                io.Boolean.Input(
+                    "cuda_graphs",
+                    default=True,
+                    tooltip="Replay captured CUDA graphs: the fastest way. Costs GPU memory for each resolution in use; off saves that memory.",
+                ),
+                SETTINGS.Input("settings", optional=True, tooltip="Leave it unconnected: the defaults are right for nearly everybody."),
+            ],
+            outputs=[io.Model.Output(tooltip="The same model, faster.")],
+        )
+
+    @classmethod
+    def execute(cls, model: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None) -> io.NodeOutput:
+        """Clone and wrap the model."""
+        if not enabled:
+            return io.NodeOutput(model)
+        return io.NodeOutput(comfy.apply(model, replace(settings or CompileConfig(), cuda_graphs=cuda_graphs)))

@@ -1,0 +1,17 @@
+"""The ComfyUI extension: its nodes, and its route on the server."""
+
+from __future__ import annotations
+
+from comfy_api.latest import ComfyExtension, io
+
+from .apply import ApplyFastCompile
+from .routes import add_routes
+
+
+class FastCompileExtension(ComfyExtension):
+    """Lists the nodes. The route is added with them: older ComfyUI never calls ``on_load``."""
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        """Every node of the pack."""
+        add_routes()
+        return [ApplyFastCompile]
