@@ -150,7 +150,10 @@ def _profile(provider: _Provider, path: Path) -> None:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| UNet, fp16, batch 2 | provider | ms | x eager | first calls | peak memory | error to float32 |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| UNet, fp16, batch 2 | provider | ms | x eager | first calls | peak memory | error to float32 |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         eager = next((other.ms for other in rows if other.model == row.model and other.provider == "eager"), row.ms)
         lines.append(
@@ -161,7 +164,9 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.unet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.unet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", default="SD1.5,SDXL", help="which models, by the beginning of their names")
     parser.add_argument("--providers", default=",".join(PROVIDERS), help="which providers, in order")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for unet.csv and the profiles")

@@ -49,11 +49,18 @@ class Engine:
     Thread-safe. It keeps no tensor of the module's, only places below it.
     """
 
-    def __init__(self, module: torch.nn.Module, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        name: str,
+        config: CompileConfig,
+        leaf_scope: LeafScope | None = None,
+        store: WeightStore | None = None,
+    ) -> None:
         self.config = config
         self.report = ModuleReport(name, settings={key: getattr(config, key) for key in CompileConfig.names()})
         self._leaf_scope = leaf_scope
-        self._store = WeightStore()
+        self._store = store or WeightStore()
         self._guard: StructureGuard | None = None
         self._variants: OrderedDict[Hashable, _Variant] = OrderedDict()
         self._lock = threading.RLock()
@@ -66,7 +73,12 @@ class Engine:
         return None
 
     def call(
-        self, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any] | None = None
+        self,
+        module: torch.nn.Module,
+        original: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any] | None = None,
     ) -> Any:
         """What ``original(*args, **kwargs)`` returns, by the fastest way that is known to be right.
 
@@ -97,7 +109,8 @@ class Engine:
             self._variants.move_to_end(signature.key)
             if variant.reason is None:
                 try:
-                    return self._run(variant, signature.tensors)
+                    with self._store.pinned(device):
+                        return self._run(variant, signature.tensors)
                 except torch.cuda.OutOfMemoryError as error:
                     self._out_of_memory(error)
                     reason = "out of memory"
@@ -186,7 +199,11 @@ class Engine:
             variant.program = lower(trace, device, self._store, self.config, backend, report)
             variant.outputs = trace.outputs
             report.not_captured_because = variant.program.capturable if self.config.cuda_graphs else "turned off in the settings"
-            self._prove(variant, signature.tensors, result)
+            with self._store.pinned(device):
+                self._prove(variant, signature.tensors, result)
+        except WeightsElsewhere as error:
+            self._forget(signature.key)
+            self._count_eager(str(error))
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
@@ -290,9 +307,12 @@ class Engine:
         self._variants[key] = variant
         self.report.signatures.append(variant.report)
         while len(self._variants) > self.config.max_signatures:
-            _, oldest = self._variants.popitem(last=False)
-            self._release(oldest)
-            self.report.signatures.remove(oldest.report)
+            oldest = next(iter(self._variants))
+            self._release(self._variants[oldest])
+            self._forget(oldest)
+
+    def _forget(self, key: Hashable) -> None:
+        self.report.signatures.remove(self._variants.pop(key).report)
 
     def _out_of_memory(self, error: Exception) -> None:
         assert self._graphs is not None
@@ -333,5 +353,3 @@ def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     a, b = a.masked_fill(both, 0), b.masked_fill(both, 0)
     difference, size = (a - b).norm().item(), b.norm().item()
     return difference / size if size else difference
-
-

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Graph, GraphModule
@@ -31,7 +33,9 @@ def _choices(target: Target) -> Choices:
     return Choices.of(target)
 
 
-def lower(trace: Trace, device: torch.device, store: WeightStore, config: CompileConfig, backend: Backend | None, report: SignatureReport) -> Program:
+def lower(
+    trace: Trace, device: torch.device, store: WeightStore, config: CompileConfig, backend: Backend | None, report: SignatureReport
+) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
 
     Args:
@@ -93,7 +97,16 @@ def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
 
 def _job(call: Call) -> Job:
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {','.join(impl.name for impl in call.impls)}"
-    return Job(key, call.impls if call.op.measured else call.impls[:1], call.args, call.kwargs, call.op.channels_last)
+    impls = (*call.impls, _Reference(call.op.reference)) if call.op.measured else call.impls[:1]
+    return Job(key, impls, call.args, call.kwargs, call.op.channels_last)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Plain PyTorch as a candidate: sometimes it is the fastest."""
+
+    launch: Callable[..., object]
+    name: str = "reference"
 
 
 def _describe(value: object) -> str:

@@ -100,10 +100,15 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
     if signature.eager_because:
         return [*lines, f"    eager: {signature.eager_because}"]
     lines.append(f"    {signature.nodes_before} calls became {signature.nodes_after}; distance to eager {signature.distance or 0:.1e}")
-    lines.append(f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured {signature.captures}x in {signature.capture_s:.2f} s")
+    lines.append(
+        f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured {signature.captures}x in {signature.capture_s:.2f} s"
+    )
     fused = {name: count for name, count in signature.passes.items() if count}
     lines.append("    rewrites: " + ", ".join(f"{name} {count}" for name, count in fused.items()))
-    lines.append("    impls: " + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items()))
+    lines.append(
+        "    impls: "
+        + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
+    )
     if signature.not_captured_because:
         lines.append(f"    no graph: {signature.not_captured_because}")
     elif signature.captures:

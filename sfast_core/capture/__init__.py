@@ -7,4 +7,17 @@ from .signature import Signature, snapshot
 from .trace import OutputSpec, Trace, Untraceable, record, recording
 from .weights import WeightRef, WeightSource
 
-__all__ = ["CaptureError", "OutputSpec", "Recorder", "Signature", "StructureGuard", "Trace", "Untraceable", "WeightRef", "WeightSource", "record", "recording", "snapshot"]
+__all__ = [
+    "CaptureError",
+    "OutputSpec",
+    "Recorder",
+    "Signature",
+    "StructureGuard",
+    "Trace",
+    "Untraceable",
+    "WeightRef",
+    "WeightSource",
+    "record",
+    "recording",
+    "snapshot",
+]

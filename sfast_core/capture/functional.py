@@ -18,7 +18,9 @@ _OPERATORS = {
     "__ixor__": torch.Tensor.bitwise_xor,
 }
 _IDENTITY = frozenset({"requires_grad_", "detach_"})
-_RESHAPING = frozenset({"resize_", "resize_as_", "set_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_", "rename_"})
+_RESHAPING = frozenset(
+    {"resize_", "resize_as_", "set_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_", "rename_"}
+)
 
 
 def identity(x: torch.Tensor, *_: Any) -> torch.Tensor:

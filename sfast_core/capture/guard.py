@@ -32,7 +32,12 @@ class StructureGuard:
             watched.append(("forward", own.get("forward")))
         if not isinstance(module, _LEAVES):
             for name, value in own.items():
-                if name not in _SKIP and name != "forward" and not name.startswith("_") and not isinstance(value, (torch.Tensor, list, dict)):
+                if (
+                    name not in _SKIP
+                    and name != "forward"
+                    and not name.startswith("_")
+                    and not isinstance(value, (torch.Tensor, list, dict))
+                ):
                     watched.append((name, value))
         return tuple(watched)
 

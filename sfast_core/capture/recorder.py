@@ -77,11 +77,14 @@ class Recorder(TorchFunctionMode):
         finally:
             self._paused -= 1
 
-    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str) -> None:
-        """Declare that ``tensor`` is ``module.name``, perhaps in another dtype."""
+    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, resident: torch.Tensor | None = None) -> None:
+        """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
+
+        ``resident`` is the host's copy of it on the device where the module itself keeps its weight elsewhere.
+        """
         if self.failure or tensor in self._nodes or self._table.find(tensor) is not None:
             return
-        ref, stored = self._table.ref(module, name), getattr(module, name, None)
+        ref, stored = self._table.ref(module, name), getattr(module, name, None) if resident is None else resident
         if ref is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
             return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
         if stored.device != tensor.device:
@@ -152,7 +155,11 @@ class Recorder(TorchFunctionMode):
         if isinstance(value, _VALUE_TYPES):
             return value
         if isinstance(value, (tuple, list)):
-            return type(value)(self._map(item, name) for item in value) if type(value) in (tuple, list) else tuple(self._map(v, name) for v in value)
+            return (
+                type(value)(self._map(item, name) for item in value)
+                if type(value) in (tuple, list)
+                else tuple(self._map(v, name) for v in value)
+            )
         if isinstance(value, dict):
             return {key: self._map(item, name) for key, item in value.items()}
         if isinstance(value, slice):
@@ -241,7 +248,9 @@ class Recorder(TorchFunctionMode):
             return node
         ref = self._table.find(tensor)
         if ref is None:
-            raise CaptureError(f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call")
+            raise CaptureError(
+                f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call"
+            )
         return self._weight(ref, tensor)
 
     def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:

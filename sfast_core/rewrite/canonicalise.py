@@ -2,7 +2,8 @@
 
 A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__radd__(x)`` or ``torch.add``. After this pass there are only
 
-``F.linear(x, w, b)``, ``F.conv2d(x, w, b, stride, padding, dilation, groups)``, ``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``,
+``F.linear(x, w, b)``, ``F.conv2d(x, w, b, stride, padding, dilation, groups)``,
+``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``,
 ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
 ``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.chunk(x, n, dim)``
 
@@ -91,7 +92,12 @@ def _index(node: Node) -> Node | None:
 
 def _commutative(function: Callable[..., Any], swap: bool = False) -> Callable[[Node], Node | None]:
     def rule(node: Node) -> Node | None:
-        if (node.target is function and not node.kwargs) or len(node.args) != 2 or node.kwargs.get("alpha", 1) != 1 or "rounding_mode" in node.kwargs:
+        if (
+            (node.target is function and not node.kwargs)
+            or len(node.args) != 2
+            or node.kwargs.get("alpha", 1) != 1
+            or "rounding_mode" in node.kwargs
+        ):
             return None
         x, y = reversed(node.args) if swap else node.args
         return insert(node, function, x, y)
@@ -192,5 +198,3 @@ def canonicalise(graph: Graph) -> int:
             replace(node, new)
             changed += 1
     return changed
-
-

@@ -22,7 +22,12 @@ def convolutions_channels_last(graph: Graph) -> int:
         if not calls(node, conv2d_act, torch.conv2d):
             continue
         weight = node.args[1]
-        if is_weight(weight) and weight.meta["source"].plain and shape(weight)[2:] != (1, 1) and all(calls(user, conv2d_act) for user in weight.users):
+        if (
+            is_weight(weight)
+            and weight.meta["source"].plain
+            and shape(weight)[2:] != (1, 1)
+            and all(calls(user, conv2d_act) for user in weight.users)
+        ):
             weight.meta["source"] = with_changes(weight.meta["source"], channels_last=True)
             weight.meta["val"] = value(weight).contiguous(memory_format=torch.channels_last)
             changed += 1

@@ -38,7 +38,12 @@ def recover_attention(graph: Graph) -> int:
             continue
         weights, v, transposed = product
         weights = _through_casts(weights)
-        if transposed or not calls(weights, torch.softmax) or weights.args[1] not in (-1, value(weights).dim() - 1) or not _only_used_here(weights, node):
+        if (
+            transposed
+            or not calls(weights, torch.softmax)
+            or weights.args[1] not in (-1, value(weights).dim() - 1)
+            or not _only_used_here(weights, node)
+        ):
             continue
         scores = _scores(weights.args[0])
         if scores is None:

@@ -18,7 +18,10 @@ def convolution_as_linear(graph: Graph) -> int:
         if not calls(node, F.conv2d):
             continue
         x, weight, bias, stride, padding, _, groups = node.args
-        pairs = (stride if isinstance(stride, (tuple, list)) else (stride, stride), padding if isinstance(padding, (tuple, list)) else (padding, padding))
+        pairs = (
+            stride if isinstance(stride, (tuple, list)) else (stride, stride),
+            padding if isinstance(padding, (tuple, list)) else (padding, padding),
+        )
         if shape(weight)[2:] != (1, 1) or groups != 1 or tuple(pairs[0]) != (1, 1) or tuple(pairs[1]) != (0, 0) or value(x).dim() != 4:
             continue
         matrix = insert(node, torch.reshape, weight, shape(weight)[:2])

@@ -70,7 +70,12 @@ def _quick_gelu(linear: Node, users: list[Node]) -> tuple[Node, str] | None:
         if not (calls(scaled, torch.mul) and calls(product, torch.mul) and 1.702 in scaled.args):
             continue
         gate = sole_user(scaled)
-        if gate is not None and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid") and set(product.args) == {linear, gate} and sole_user(gate) is product:
+        if (
+            gate is not None
+            and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid")
+            and set(product.args) == {linear, gate}
+            and sole_user(gate) is product
+        ):
             return product, "quick_gelu"
     return None
 

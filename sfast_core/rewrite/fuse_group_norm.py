@@ -1,6 +1,7 @@
 """GroupNorm with what stands next to it: ``silu(group_norm(x + channel[:, :, None, None]))`` becomes one op.
 
-Eager reads and writes the feature map once for the sum, three times for the norm and twice for SiLU; fused it is read twice and written once.
+Eager reads and writes the feature map once for the sum, three times for the norm and twice for SiLU; fused it is read twice and
+written once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ def channel_vector(x: Node, other: object) -> bool:
     if not isinstance(other, Node) or value(other).dim() != value(x).dim() or value(x).dim() < 3:
         return False
     sizes, full = shape(other), shape(x)
-    return sizes[1] == full[1] and sizes[0] in (1, full[0]) and all(size == 1 for size in sizes[2:]) and value(other).dtype == value(x).dtype
+    return (
+        sizes[1] == full[1] and sizes[0] in (1, full[0]) and all(size == 1 for size in sizes[2:]) and value(other).dtype == value(x).dtype
+    )
 
 
 def split_channel_add(node: Node) -> tuple[Node, Node] | None:

@@ -37,7 +37,12 @@ def drop_units(graph: Graph) -> int:
     """``x * 1`` and ``x / 1`` are x: models scale their residuals by factors that are 1."""
     dropped = 0
     for node in list(graph.nodes):
-        if calls(node, torch.mul, torch.div) and type(node.args[1]) in (int, float) and node.args[1] == 1 and value(node).dtype == value(node.args[0]).dtype:
+        if (
+            calls(node, torch.mul, torch.div)
+            and type(node.args[1]) in (int, float)
+            and node.args[1] == 1
+            and value(node).dtype == value(node.args[0]).dtype
+        ):
             replace(node, node.args[0])
             dropped += 1
     return dropped
@@ -109,6 +114,3 @@ def fold_constants(graph: Graph) -> int:
         folded += 1
     drop_unused(graph)
     return folded
-
-
-

@@ -7,7 +7,8 @@ the host has replaced is found, laid out anew if need be, and never stale; and a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,14 @@ class WeightStore:
         if any(self._group.get(ref, group) != group for ref in group) or len(set(group)) != len(group):
             return False
         tensors = [ref.tensor() for ref in group]
-        return all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.dtype == tensors[0].dtype and t.device == tensors[0].device for t in tensors)
+        return all(
+            type(t) in (torch.Tensor, torch.nn.Parameter) and t.dtype == tensors[0].dtype and t.device == tensors[0].device for t in tensors
+        )
+
+    @contextmanager
+    def pinned(self, device: torch.device) -> Iterator[None]:
+        """Hold the weights where they are for the length of a call. Plain weights stay by themselves."""
+        yield
 
     def tensors(self, sources: Sequence[WeightSource], device: torch.device) -> list[torch.Tensor]:
         """The tensors for ``sources``, laid out as they ask.

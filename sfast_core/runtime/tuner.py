@@ -22,7 +22,8 @@ log = logging.getLogger("fast_compile")
 class Candidate(Protocol):
     """An impl as the tuner sees it."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def launch(self) -> Callable[..., Any]: ...

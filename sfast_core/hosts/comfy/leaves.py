@@ -1,4 +1,4 @@
-"""ComfyUI's layers resolve their weights at each call where they cast or load them; a trace must name the weight, not record the way there."""
+"""ComfyUI's layers cast or load their weights at each call; a trace must name the weight, not record the way there."""
 
 from __future__ import annotations
 

@@ -1,0 +1,115 @@
+"""Weights under ComfyUI's dynamic VRAM: nothing is adopted, everything is asked for again at each call.
+
+There a module's weight has a fixed virtual address (``_v``) whose pages come and go. A captured graph may read it while all pages are
+resident and filled: the whole range is faulted in and pinned for the length of a call (61 us, against 1 ms module by module), and filled
+again by the host's own function where pages were evicted or the LoRA changed. Tensors of modules up to 16 KB live outside that range and
+get new storage at each sampling: graphs read copies of those at addresses of our own, 2 MB for SD1.5.
+
+The signature of pages and the calls for the range are comfy-aimdo's own interface: where they are missing the model runs as it was.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...capture.weights import WeightRef, WeightSource
+from ...runtime.store import Bound, WeightsElsewhere
+
+
+class DynamicStore:
+    """The weight store of one BaseModel that a dynamic patcher loads. The same calls as ``runtime.store.WeightStore``."""
+
+    adopted_bytes = 0
+
+    def __init__(self, base_model: torch.nn.Module) -> None:
+        self._base_model = weakref.ref(base_model)
+        self._filled: Any = None  # the page signature and the patches that the range was last filled for
+        self._copies: dict[WeightRef, tuple[torch.Tensor, weakref.ref[torch.Tensor]]] = {}
+
+    def may_pack(self, refs: Sequence[WeightRef]) -> bool:
+        """Never: the addresses are the host's."""
+        return False
+
+    def restore(self) -> int:
+        """Nothing was adopted; forget the copies."""
+        self._copies.clear()
+        self._filled = None
+        return 0
+
+    @contextmanager
+    def pinned(self, device: torch.device) -> Iterator[None]:
+        """Hold every page for the length of a call, filled with the weights that the model has now.
+
+        Raises:
+            WeightsElsewhere: not all of the model fits, or this version of dynamic VRAM is another one.
+        """
+        base_model = self._base_model()
+        vbar = getattr(base_model, "dynamic_vbars", {}).get(device)
+        if base_model is None or vbar is None or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset")):
+            raise WeightsElsewhere("this version of dynamic VRAM is not understood")
+        signature = vbar.fault(vbar.base_addr, vbar.offset)
+        if signature is None:
+            raise WeightsElsewhere("dynamic VRAM keeps a part of the model in main memory")
+        try:
+            wanted = (bytes(signature), base_model.current_weight_patches_uuid)
+            if wanted != self._filled:
+                self._fill(base_model, device)
+                again = vbar.fault(vbar.base_addr, vbar.offset)
+                if again is None or bytes(again) != wanted[0]:
+                    raise WeightsElsewhere("dynamic VRAM moved pages while they were filled")
+                self._filled = wanted
+            yield
+        finally:
+            vbar.unpin(vbar.base_addr, vbar.offset)
+
+    def tensors(self, sources: Sequence[WeightSource], device: torch.device) -> list[torch.Tensor]:
+        """The tensors for ``sources`` at addresses that stay. Inside :meth:`pinned` only."""
+        return [self._tensor(source.refs[0], device) for source in sources]
+
+    def bind(self, sources: Sequence[WeightSource], tensors: list[torch.Tensor]) -> Bound:
+        """Remember where the tensors lie; :meth:`tensors` brings the copies up to date, so it must run before each replay."""
+        return _Always(tensors)
+
+    def _fill(self, base_model: torch.nn.Module, device: torch.device) -> None:
+        import comfy.ops
+
+        with torch.no_grad():
+            for module in base_model.modules():
+                if hasattr(module, "_v"):
+                    dtype = getattr(module, "weight_comfy_model_dtype", None) or module.weight.dtype
+                    weight, bias, stream = comfy.ops.cast_bias_weight(module, None, dtype, device, dtype, offloadable=True)
+                    comfy.ops.uncast_bias_weight(module, weight, bias, stream)
+
+    def _tensor(self, ref: WeightRef, device: torch.device) -> torch.Tensor:
+        module = ref.module()
+        if hasattr(module, "_v"):
+            tensor = getattr(module, f"_v_{ref.name}", None)
+            if not isinstance(tensor, torch.Tensor):
+                raise WeightsElsewhere(f"the weight {ref} isn't in dynamic VRAM's range")
+            return tensor
+        current = ref.tensor()
+        if current.device != device:
+            raise WeightsElsewhere(f"the weight {ref} is on {current.device}, not on {device}")
+        mine, seen = self._copies.get(ref, (None, None))
+        if mine is None or mine.shape != current.shape or mine.dtype != current.dtype:
+            with torch.inference_mode(False):
+                mine, seen = torch.empty_like(current), None
+        if seen is None or seen() is not current:
+            mine.copy_(current)
+            self._copies[ref] = (mine, weakref.ref(current))
+        return mine
+
+
+class _Always(Bound):
+    """Never valid at once: the copies must be brought up to date, after which the addresses are compared."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__(tensors, [])
+
+    def valid(self) -> bool:
+        return False

@@ -1,0 +1,1 @@
+"""The CUDA extension: kernels from ``csrc/`` behind a C interface, built by ``build`` and opened by ``load``."""

@@ -1,0 +1,116 @@
+"""Opens the CUDA extension: one library for every PyTorch and Python, through ctypes.
+
+Nothing happens at import. The library is looked for when it is first asked for, once per process; one that was built from
+other sources than those beside it is never taken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+
+from . import build
+
+ABI_VERSION = 1  #: SFAST_ABI_VERSION of csrc/sfast.h
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
+SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
+
+_int32, _int64, _float, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+_SIGNATURES = {
+    "sfast_abi_version": (_int32, []),
+    "sfast_error_name": (ctypes.c_char_p, [_int32]),
+    "sfast_device_status": (_int32, []),
+    "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
+    "sfast_group_norm_act": (
+        _int32,
+        [_pointer, _pointer]  # x, y
+        + [_pointer, _int32]  # weight and its dtype
+        + [_pointer, _int32]  # bias and its dtype
+        + [_pointer, _int32, _int64]  # channel_add, its dtype and stride
+        + [_int64] * 4  # n, hw, c, groups
+        + [_float, _int32, _int32]  # eps, dtype, flags
+        + [_pointer, _int64, _pointer],  # workspace and its bytes, stream
+    ),
+}
+
+
+class ExtensionUnavailable(ImportError):
+    """The CUDA extension can't be used; the message says why."""
+
+
+class ExtensionError(RuntimeError):
+    """A kernel of the CUDA extension could not be started."""
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """Load the library at ``path`` and declare its functions.
+
+    Raises:
+        ExtensionUnavailable: it can't be loaded, or it speaks another version of the interface.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+        version = library.sfast_abi_version()
+    except (OSError, AttributeError) as error:
+        raise ExtensionUnavailable(f"the CUDA extension {path.name} can't be loaded: {error}") from error
+    if version != ABI_VERSION:
+        raise ExtensionUnavailable(f"the CUDA extension {path.name} has interface version {version}, this code needs {ABI_VERSION}")
+    return library
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | ExtensionUnavailable:
+    names = build.LIBRARIES.glob(f"sfast-{build.source_hash()}-*{build.SUFFIX}")
+    newest = max(names, key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None:
+        return ExtensionUnavailable("the CUDA extension isn't built (python install.py builds it where nvcc and a GPU are)")
+    try:
+        return open_library(newest)
+    except ExtensionUnavailable as error:
+        return error
+
+
+def library() -> ctypes.CDLL:
+    """The extension, opened once.
+
+    Raises:
+        ExtensionUnavailable: it isn't built or can't be opened.
+    """
+    found = _library()
+    if isinstance(found, ExtensionUnavailable):
+        raise found
+    return found
+
+
+@functools.cache
+def why_not(device: torch.device) -> str | None:
+    """Why the extension's kernels can't run on ``device``, or None. Asks the device once, without running anything on it."""
+    found = _library()
+    if isinstance(found, ExtensionUnavailable):
+        return str(found)
+    if not torch.cuda.is_available():
+        return "PyTorch sees no CUDA device"
+    with torch.cuda.device(device):
+        status = found.sfast_device_status()
+    if status != 0:
+        return f"the CUDA extension can't run on {device}: {error_name(found, status)}"
+    return None
+
+
+def error_name(library: ctypes.CDLL, status: int) -> str:
+    """CUDA's name for an error code that the extension returned."""
+    name: bytes = library.sfast_error_name(status)
+    return name.decode()
+
+
+def forget() -> None:
+    """Look for the library again when it is next asked for (after a build in this process)."""
+    _library.cache_clear()
+    why_not.cache_clear()

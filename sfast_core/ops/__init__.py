@@ -1,0 +1,23 @@
+"""The fused operators: a folder each. :func:`all_ops` imports them when it is called, not before."""
+
+from __future__ import annotations
+
+import importlib
+
+from .spec import Impl, Op
+
+__all__ = ["NAMES", "Impl", "Op", "all_ops"]
+
+NAMES = (
+    "group_norm_act",
+    "add_layer_norm",
+    "linear_geglu",
+    "linear_act",
+    "conv2d_act",
+    "attention",
+)
+
+
+def all_ops() -> dict[str, Op]:
+    """Every op by name."""
+    return {name: importlib.import_module(f".{name}", __package__).OP for name in NAMES}

@@ -1,0 +1,14 @@
+"""The residual addition and the LayerNorm behind it, in one pass over the tokens."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import add_layer_norm
+
+__all__ = ["OP", "add_layer_norm"]
+
+OP = Op(
+    name="add_layer_norm",
+    reference=add_layer_norm,
+    impls=(Impl("triton", ".triton_impl", __package__),),
+)

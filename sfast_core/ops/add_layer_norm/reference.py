@@ -1,0 +1,35 @@
+"""The meaning of ``add_layer_norm`` in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``s = x + residual; n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias`` over the last dimension.
+
+    Args:
+        x: [..., C], float.
+        residual: as x in shape and dtype, or None.
+        weight: [C] or None (ones). Its dtype may differ from x's; the normalisation then runs in float32.
+        bias: [C] or None (zeros), as ``weight``.
+        eps: added to the (biased) variance.
+
+    Returns:
+        s, n: [..., C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken. Where residual is None
+        s is x itself, whatever its strides.
+    """
+    s = x if residual is None else (x + residual).contiguous()
+    values = s
+    if any(tensor is not None and tensor.dtype != s.dtype for tensor in (weight, bias)):
+        values = s.float()
+        weight, bias = (None if t is None else t.float() for t in (weight, bias))
+    normed = F.layer_norm(values, values.shape[-1:], weight, bias, eps)
+    return s, normed.to(s.dtype).contiguous()

@@ -1,0 +1,120 @@
+"""Residual addition and LayerNorm in one Triton kernel: each row is read once and stays in registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from ..constraints import why_no_triton, why_not_dtypes
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+MAX_CHANNELS = 8192
+PROGRAM_ELEMENTS = 2048  # of one row or of several short ones: 16 a thread
+THREAD_ELEMENTS = 16
+
+
+@triton.jit(do_not_specialize=["rows"])
+def add_layer_norm_kernel(
+    x_ptr,  # [rows, C]
+    residual_ptr,  # [rows, C] or None
+    weight_ptr,  # [C] or None
+    bias_ptr,  # [C] or None
+    sum_ptr,  # [rows, C], written; None where residual is None
+    out_ptr,  # [rows, C], written
+    rows,
+    C,
+    eps,
+    BLOCK_C: tl.constexpr,  # a power of two >= C
+    ROWS: tl.constexpr,
+):
+    """ROWS rows a program. Float32 arithmetic; the variance is taken from deviations, not from squares.
+
+    Bytes moved: x, residual, sum and out once each.
+    """
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    r = tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK_C)
+    offsets = r[:, None] * C + c[None, :]
+    live = (first_row + r < rows)[:, None] & (c < C)[None, :]
+    base = first_row * C
+    # All loads come before the first reduction: behind its barrier they would wait for it.
+    s = tl.load(x_ptr + base + offsets, mask=live, other=0.0)
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + c, mask=c < C, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
+    if residual_ptr is not None:
+        total = s.to(tl.float32) + tl.load(residual_ptr + base + offsets, mask=live, other=0.0).to(tl.float32)
+        s = total.to(x_ptr.dtype.element_ty)
+        tl.store(sum_ptr + base + offsets, s, mask=live)
+    v = s.to(tl.float32)
+    mean = tl.sum(v, 1) / C
+    v = tl.where(live, v - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(v * v, 1) / C + eps)
+    v *= rstd[:, None]
+    if weight_ptr is not None:
+        v *= weight[None, :]
+    if bias_ptr is not None:
+        v += bias[None, :]
+    tl.store(out_ptr + base + offsets, v.to(out_ptr.dtype.element_ty), mask=live)
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias):
+        return reason
+    if x.dim() == 0:
+        return "x has no dimension"
+    if x.shape[-1] > MAX_CHANNELS:
+        return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
+    if residual is not None and residual.shape != x.shape:
+        return f"residual of shape {tuple(residual.shape)} is broadcast to {tuple(x.shape)}"
+    if residual is not None and residual.dtype != x.dtype:
+        return f"residual is {residual.dtype}, x is {x.dtype}"
+    return None
+
+
+def launch(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`.reference.add_layer_norm`."""
+    rows_in = x.contiguous()
+    out = torch.empty_like(rows_in)
+    total = x if residual is None else torch.empty_like(rows_in)
+    if x.numel() > 0:
+        channels = x.shape[-1]
+        rows = x.numel() // channels
+        block_c = 1 << (channels - 1).bit_length()
+        program_rows = max(1, PROGRAM_ELEMENTS // block_c)
+        with torch.cuda.device_of(x):
+            add_layer_norm_kernel[(-(-rows // program_rows),)](
+                rows_in,
+                None if residual is None else residual.contiguous(),
+                None if weight is None else weight.contiguous(),
+                None if bias is None else bias.contiguous(),
+                None if residual is None else total,
+                out,
+                rows,
+                channels,
+                eps,
+                BLOCK_C=block_c,
+                ROWS=program_rows,
+                num_warps=program_rows * block_c // (32 * THREAD_ELEMENTS),
+            )
+    return total, out

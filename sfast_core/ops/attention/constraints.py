@@ -1,0 +1,38 @@
+"""Reasons that the attention impls share."""
+
+from __future__ import annotations
+
+import torch
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def why_not_alike(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    multiple: int,
+    largest: int | None = None,
+    dtypes: tuple[torch.dtype, ...] = _HALF,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+) -> str | None:
+    """Whether q, k and v are alike and of a head size that a kernel takes. A kernel that takes masks does not pass them on."""
+    if any(tensor.dim() != 4 for tensor in (q, k, v)):
+        return "q, k and v must be 4-D"
+    if q.dtype not in dtypes or k.dtype != q.dtype or v.dtype != q.dtype:
+        return f"q, k and v are {', '.join(str(tensor.dtype).removeprefix('torch.') for tensor in (q, k, v))}"
+    if not q.shape[:2] == k.shape[:2] == v.shape[:2] or k.shape[2] != v.shape[2] or not q.shape[3] == k.shape[3] == v.shape[3]:
+        return f"q, k and v are of different shapes ({', '.join(str(tuple(tensor.shape)) for tensor in (q, k, v))})"
+    if q.shape[3] % multiple:
+        return f"head size {q.shape[3]} is not a multiple of {multiple}"
+    if largest is not None and q.shape[3] > largest:
+        return f"head size {q.shape[3]} is larger than {largest}"
+    if k.shape[2] == 0:
+        return "there are no keys"
+    if any(tensor.stride(3) != 1 for tensor in (q, k, v)):
+        return "the last dimension is not contiguous"
+    if mask is not None:
+        return "masks are not supported"
+    return "causal attention is not supported" if is_causal else None

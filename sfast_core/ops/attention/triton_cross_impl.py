@@ -1,0 +1,134 @@
+"""Attention with at most 128 keys, the text of a prompt mostly: one program keeps all of them while it goes through its queries."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from ..constraints import why_no_triton
+from .constraints import why_not_alike
+from .triton_kernels import cross_attention_kernel
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+MAX_KEYS = 128
+MAX_HEAD = 160
+PROGRAMS_PER_SM = 4
+
+
+class Cut(NamedTuple):
+    """The tile of one program. Keys and head size are each two powers of two, the second may be 0."""
+
+    block_l: int
+    keys: tuple[int, int]
+    head: tuple[int, int]
+    warps: int
+    stages: int
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of k, v and the queries under way, in 16-bit values."""
+        return 2 * sum(self.head) * (2 * sum(self.keys) + self.block_l * self.stages)
+
+
+def cut(keys: int, head: int) -> Cut:
+    """Wide heads get fewer queries at a time: scores and result of 64 queries fill the registers of 4 warps."""
+    parts = _parts(head)
+    if sum(parts) > 96:
+        return Cut(64, _parts(keys), parts, 4, 1)
+    return Cut(128, _parts(keys), parts, 8, 2)
+
+
+def _parts(size: int) -> tuple[int, int]:
+    """``size`` rounded up to the sum of two powers of two of at least 16, or to one where that is no more: 77 is 64 + 16, 128 is 128 + 0."""
+    whole = max(16, triton.next_power_of_2(size))
+    rest = max(16, triton.next_power_of_2(max(1, size - whole // 2)))
+    return (whole // 2, rest) if whole >= 32 and whole // 2 + rest < whole else (whole, 0)
+
+
+def why_not(
+    target: Target,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_triton(target) or why_not_alike(q, k, v, multiple=8, largest=MAX_HEAD, mask=mask, is_causal=is_causal):
+        return reason
+    if k.shape[2] > MAX_KEYS:
+        return f"{k.shape[2]} keys are more than {MAX_KEYS}"
+    if q.shape[0] * q.shape[1] > 65535:
+        return f"batch x heads is {q.shape[0] * q.shape[1]}, more than 65535"
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        strides = [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
+        if any(stride % 8 for stride in strides) or tensor.storage_offset() % 8:
+            return f"{name}'s rows are not 16-byte aligned (strides {tuple(tensor.stride())})"
+    needed = cut(k.shape[2], q.shape[3]).shared_bytes
+    if needed > target.shared_memory_bytes:
+        return f"needs {needed} bytes of shared memory per block, this has {target.shared_memory_bytes}"
+    return None
+
+
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.attention`, without mask."""
+    batch, heads, queries, depth = q.shape
+    out = q.new_empty((batch, queries, heads, depth))
+    if out.numel() > 0:
+        plan = cut(k.shape[2], depth)
+        chunk = plan.block_l * blocks_per_program(-(-queries // plan.block_l), batch * heads, _multiprocessors(q.device))
+        with torch.cuda.device_of(q):
+            cross_attention_kernel[(-(-queries // chunk), batch * heads)](
+                q,
+                k,
+                v,
+                out,
+                queries,
+                k.shape[2],
+                heads,
+                depth // 8,
+                chunk,
+                *(stride // 8 for tensor in (q, k, v) for stride in tensor.stride()[:3]),
+                (depth**-0.5 if scale is None else scale) * math.log2(math.e),
+                BLOCK_L=plan.block_l,
+                S0=plan.keys[0],
+                S1=plan.keys[1],
+                D0=plan.head[0],
+                D1=plan.head[1],
+                OPERAND=_operand(q),
+                num_warps=plan.warps,
+                num_stages=plan.stages,
+                enable_fp_fusion=True,
+            )
+    return out.transpose(1, 2)
+
+
+def blocks_per_program(blocks: int, heads: int, multiprocessors: int) -> int:
+    """How many blocks of queries share one load of the keys: more only while enough programs are left to fill the GPU."""
+    return max(1, min(blocks, blocks * heads // (PROGRAMS_PER_SM * multiprocessors)))
+
+
+def _operand(q: torch.Tensor) -> tl.dtype:
+    """The dtype of products. Triton's interpreter (on a CPU) would multiply bfloat16's bits as integers."""
+    if q.device.type != "cuda":
+        return tl.float32
+    return tl.bfloat16 if q.dtype == torch.bfloat16 else tl.float16
+
+
+def _multiprocessors(device: torch.device) -> int:
+    """Of the device; in Triton's interpreter one, so that programs take several blocks."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

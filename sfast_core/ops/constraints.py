@@ -1,0 +1,34 @@
+"""Reasons that many impls share. Each function gives a reason in words, or None where nothing stands in the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from ..target import Target
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def why_no_cuda(target: Target, capability: tuple[int, int] = (0, 0)) -> str | None:
+    """Whether ``target`` is a CUDA device of at least this compute capability."""
+    if not target.is_cuda:
+        return "needs CUDA"
+    if target.capability < capability:
+        return f"needs compute capability {capability[0]}.{capability[1]}, this is {target.capability[0]}.{target.capability[1]}"
+    return None
+
+
+def why_no_triton(target: Target) -> str | None:
+    """Whether Triton compiles for ``target``."""
+    return why_no_cuda(target, (8, 0)) or (None if target.triton else "needs Triton")
+
+
+def why_not_dtypes(**tensors: torch.Tensor | None) -> str | None:
+    """Whether every tensor given by name is float16, bfloat16 or float32."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dtype not in FLOATS:
+            return f"{name} is {str(tensor.dtype).removeprefix('torch.')}, which is not supported"
+    return None

@@ -1,0 +1,19 @@
+"""A convolution with what follows it: bias, a sum per channel, a residual and an activation."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import conv2d_act
+
+__all__ = ["OP", "conv2d_act"]
+
+OP = Op(
+    name="conv2d_act",
+    reference=conv2d_act,
+    impls=(
+        Impl("cudnn", ".cudnn_impl", __package__),
+        Impl("torch_epilogue", ".torch_epilogue_impl", __package__),
+    ),
+    measured=True,
+    channels_last=True,
+)

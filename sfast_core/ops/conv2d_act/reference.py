@@ -1,0 +1,67 @@
+"""The meaning of ``conv2d_act`` in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+IntOrPair = int | Sequence[int]
+
+_ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda x: x,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+ACTS = tuple(_ACTS)
+
+
+def conv2d_act(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``act(conv2d(x, weight) + bias + channel_add[:, :, None, None] + residual)``.
+
+    Args:
+        x: [B, C, H, W], float.
+        weight: [O, C / groups, R, S], dtype as x.
+        bias: [O] or None, dtype as x.
+        stride, padding, dilation: an int, or one int each for height and width.
+        groups: of channels.
+        residual: [B, O, H', W'] or None, dtype as x.
+        act: "none", "silu", "gelu", "gelu_tanh" or "relu".
+        channel_add: [B, O] or [1, O] or None, dtype as x: the timestep embedding of a residual block.
+
+    Returns:
+        [B, O, H', W'] in x's dtype; channels_last if x and weight are.
+
+    Raises:
+        ValueError: act is none of the above.
+    """
+    if act not in _ACTS:
+        raise ValueError(f"conv2d_act: act is {act!r}, must be one of {', '.join(ACTS)}")
+    out = F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    if channel_add is not None:
+        out = out + channel_add[:, :, None, None]
+    if residual is not None:
+        out = out + residual
+    return _ACTS[act](out)
+
+
+def pair(value: IntOrPair) -> tuple[int, int]:
+    """``value`` for height and for width."""
+    if isinstance(value, int):
+        return value, value
+    first, *rest = value
+    return int(first), int(rest[0] if rest else first)

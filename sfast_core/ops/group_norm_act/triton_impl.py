@@ -1,0 +1,253 @@
+"""Launches of the Triton GroupNorm: how the work is cut, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ..constraints import why_no_triton, why_not_dtypes
+from .reference import ACTS
+from .triton_kernels import group_norm_apply, group_norm_small, group_statistics
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+MAX_GROUP_CHANNELS = 2048
+MAX_CHUNKS = 64  # what group_norm_apply reads per group
+STATISTICS_PROGRAMS = 400  # about three per SM on the largest GPUs; a constant, so that all GPUs add in the same order
+STATISTICS_ELEMENTS = 8192  # per step of the loop: 32 a thread
+APPLY_PROGRAMS = 1024
+APPLY_CHANNELS = 64  # one 128-byte line of 16-bit values
+APPLY_ROWS = 64
+SMALL_ROWS = (64, 256, 1024)
+SMALL_ELEMENTS = 32768  # of a group, padded to powers of two, in the registers of one program: 64 a thread
+
+
+class Partials(NamedTuple):
+    """Statistics of each group, chunk by chunk. Chunk i is of the image's rows ``[i * chunk_rows, (i + 1) * chunk_rows)``."""
+
+    mean: torch.Tensor  #: [B, G, chunks] float32
+    m2: torch.Tensor  #: [B, G, chunks] float32, the sum of squared deviations from that mean
+    chunk_rows: int
+
+
+class Cut(NamedTuple):
+    """How the statistics are cut into programs."""
+
+    block_c: int  #: channels per program, padded to a power of two
+    block_groups: int  #: groups per program
+    chunk_rows: int
+    chunks: int
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why the kernels can't compute this, or None."""
+    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add):
+        return reason
+    if x.dim() != 4:
+        return f"x is {x.dim()}-D, must be 4-D"
+    if x.shape[1] % num_groups:
+        return f"{x.shape[1]} channels are not a multiple of {num_groups} groups"
+    if x.shape[1] // num_groups > MAX_GROUP_CHANNELS:
+        return f"groups of {x.shape[1] // num_groups} channels are larger than {MAX_GROUP_CHANNELS}"
+    if x.shape[0] > 65535:
+        return f"a batch of {x.shape[0]} is larger than 65535"
+    if x.shape[2] * x.shape[3] >= 2**31 - 2**16:
+        return f"images of {x.shape[2]} x {x.shape[3]} are too large"
+    return None if act in ACTS else f"act {act!r} is not supported"
+
+
+def launch(
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype."""
+    out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+    x = x.contiguous(memory_format=torch.channels_last)
+    out = torch.empty_like(x, memory_format=torch.channels_last)
+    if x.numel() > 0:
+        weight, bias, channel_add = (None if t is None else t.contiguous() for t in (weight, bias, channel_add))
+        with torch.cuda.device_of(x):
+            if small_rows(x, num_groups):
+                _small(x, num_groups, weight, bias, eps, act, channel_add, out)
+            else:
+                partials = statistics(x, num_groups, channel_add)
+                apply(x, num_groups, weight, bias, eps, act, channel_add, partials, out)
+    return out.contiguous(memory_format=out_format)
+
+
+def small_rows(x: torch.Tensor, num_groups: int) -> int:
+    """The rows that a program of the one-kernel way holds, or 0 where a group is too large for it."""
+    block_d = _power_of_two(x.shape[1] // num_groups)
+    rows = next((rows for rows in SMALL_ROWS if rows >= x.shape[2] * x.shape[3]), 0)
+    return rows if rows * block_d <= SMALL_ELEMENTS else 0
+
+
+def cut(batch: int, channels: int, groups: int, rows: int) -> Cut:
+    """Cut the statistics of ``batch`` images of ``rows`` rows into programs.
+
+    A program takes whole groups, as many as fill a power of two of channels best (320 channels in 32 groups: 12, 12 and 8 groups,
+    that is 120, 120 and 80 of 128), starting at a multiple of 8 channels where possible, so that loads are 16 bytes wide. It takes
+    fewer channels where there would be too few programs otherwise (the VAE's last blocks: 128 channels, one image).
+    """
+    group_channels = channels // groups
+    best_fill, block_c, block_groups = 0.0, _power_of_two(group_channels), 1
+    for candidate in (128, 256, 64, 512, 1024, 2048, 32):
+        candidate_groups = _aligned_groups(candidate, group_channels, groups)
+        if candidate_groups == 0:
+            continue
+        blocks = -(-groups // candidate_groups)
+        fill = channels / (blocks * candidate)
+        if batch * blocks * MAX_CHUNKS < STATISTICS_PROGRAMS // 3 and candidate > 32:
+            fill /= 2
+        if fill > best_fill * 1.05:
+            best_fill, block_c, block_groups = fill, candidate, candidate_groups
+    step = STATISTICS_ELEMENTS // block_c
+    wanted = max(1, STATISTICS_PROGRAMS // (batch * -(-groups // block_groups)))
+    chunk_rows = -(-rows // min(wanted, MAX_CHUNKS))
+    chunk_rows = -(-chunk_rows // step) * step
+    return Cut(block_c, block_groups, chunk_rows, -(-rows // chunk_rows))
+
+
+def _aligned_groups(block_c: int, group_channels: int, groups: int) -> int:
+    """The most groups that fit in ``block_c`` channels and, repeated, start at multiples of 8 channels; 0 where none do."""
+    if block_c // group_channels >= groups:
+        return groups
+    fitting = block_c // group_channels
+    return fitting - fitting % (8 // math.gcd(group_channels, 8))
+
+
+def statistics(x: torch.Tensor, num_groups: int, channel_add: torch.Tensor | None) -> Partials:
+    """The statistics of ``x + channel_add``; x is channels_last and not empty."""
+    batch, channels, height, width = x.shape
+    group_channels = channels // num_groups
+    block_c, block_groups, chunk_rows, chunks = cut(batch, channels, num_groups, height * width)
+    step = STATISTICS_ELEMENTS // block_c
+    mean, m2 = torch.empty((2, batch, num_groups, chunks), dtype=torch.float32, device=x.device)
+    group_statistics[(-(-num_groups // block_groups), chunks, batch)](
+        x,
+        channel_add,
+        mean,
+        m2,
+        _image_stride(channel_add),
+        height * width,
+        channels,
+        num_groups,
+        group_channels,
+        block_groups,
+        chunk_rows,
+        chunks,
+        BLOCK_C=block_c,
+        SLOTS=max(16, _power_of_two(block_groups)),
+        ROWS=step,
+        LANES=max(1, step // 4),
+        VEC=math.gcd(block_groups * group_channels, channels, 8),
+        num_warps=8,
+    )
+    return Partials(mean, m2, chunk_rows)
+
+
+def apply(
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    act: str,
+    channel_add: torch.Tensor | None,
+    partials: Partials,
+    out: torch.Tensor,
+) -> None:
+    """Write ``act(GN(x + channel_add))`` to ``out``, given the statistics; x and out are channels_last and not empty."""
+    batch, channels, height, width = x.shape
+    group_channels = channels // num_groups
+    channel_blocks = -(-channels // APPLY_CHANNELS)
+    row_tiles = -(-height * width // APPLY_ROWS)
+    tiles = max(1, batch * channel_blocks * row_tiles // APPLY_PROGRAMS)
+    if APPLY_CHANNELS % group_channels == 0:
+        touched = APPLY_CHANNELS // group_channels
+    else:
+        touched = (APPLY_CHANNELS - 2) // group_channels + 2
+    group_norm_apply[(channel_blocks * -(-row_tiles // tiles), batch)](
+        x,
+        weight,
+        bias,
+        channel_add,
+        partials.mean,
+        partials.m2,
+        out,
+        _image_stride(channel_add),
+        height * width,
+        channels,
+        num_groups,
+        group_channels,
+        partials.chunk_rows,
+        partials.mean.shape[2],
+        tiles,
+        eps,
+        ACT=act,
+        BLOCK_C=APPLY_CHANNELS,
+        SLOTS=max(8, _power_of_two(touched)),
+        ROWS=APPLY_ROWS,
+        CHUNKS=MAX_CHUNKS,
+        num_warps=8,
+    )
+
+
+def _small(
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    act: str,
+    channel_add: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    batch, channels, height, width = x.shape
+    group_channels = channels // num_groups
+    rows = small_rows(x, num_groups)
+    block_d = _power_of_two(group_channels)
+    group_norm_small[(num_groups, batch)](
+        x,
+        weight,
+        bias,
+        channel_add,
+        out,
+        _image_stride(channel_add),
+        height * width,
+        channels,
+        eps,
+        ACT=act,
+        D=group_channels,
+        BLOCK_D=block_d,
+        ROWS=rows,
+        VEC=math.gcd(group_channels, 8),
+        num_warps=min(16, max(4, rows * block_d // 1024)),
+    )
+
+
+def _image_stride(channel_add: torch.Tensor | None) -> int:
+    """Elements from one image's row of channel_add to the next one's; 0 where all images share a row."""
+    return 0 if channel_add is None or channel_add.shape[0] == 1 else channel_add.stride(0)
+
+
+def _power_of_two(size: int) -> int:
+    """The smallest power of two that is not below ``size``."""
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,18 @@
+"""A linear layer with the gate of GEGLU behind it: the feed-forward layer of a transformer block, first half."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import linear_geglu
+
+__all__ = ["OP", "linear_geglu"]
+
+OP = Op(
+    name="linear_geglu",
+    reference=linear_geglu,
+    impls=(
+        Impl("triton_tma", ".triton_tma_impl", __package__),
+        Impl("triton_gate", ".triton_gate_impl", __package__),
+    ),
+    measured=True,
+)

@@ -1,0 +1,50 @@
+"""GEGLU as cuBLAS's GEMM and one pass for the gate: reads and writes 3 * I values a row, where eager moves 7 * I."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from ..constraints import why_no_triton, why_not_dtypes
+from .reference import APPROXIMATIONS
+from .triton_kernels import gate_kernel
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+BLOCK_ROWS = 8
+BLOCK_COLS = 256  # with 4 warps: two 16-byte loads of the value and two of the gate in flight per thread
+
+
+def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias):
+        return reason
+    if weight.shape[0] % 2:
+        return f"weight has an odd number of rows, {weight.shape[0]}"
+    if weight.shape[0] > 2 * BLOCK_COLS * 65535:
+        return f"weight has too many rows, {weight.shape[0]}"
+    return None if approximate in APPROXIMATIONS else f"approximate={approximate!r} is not supported"
+
+
+def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> torch.Tensor:
+    """As :func:`.reference.linear_geglu`; the gate is computed in float32 from the rounded result of the linear layer."""
+    hidden = F.linear(x, weight, bias).contiguous()
+    inner = hidden.shape[-1] // 2
+    out = hidden.new_empty((*hidden.shape[:-1], inner))
+    if out.numel() == 0:
+        return out
+    rows = out.numel() // inner
+    grid = (-(-rows // BLOCK_ROWS), -(-inner // BLOCK_COLS))
+    with torch.cuda.device_of(out):
+        gate_kernel[grid](hidden, out, rows, inner, gate_kind(x.dtype, approximate), BLOCK_ROWS, BLOCK_COLS, num_warps=4)
+    return out
+
+
+def gate_kind(dtype: torch.dtype, approximate: str) -> str:
+    """Which GELU the kernels compute: the polynomial only where its error vanishes in the result's rounding."""
+    if approximate == "tanh":
+        return "tanh"
+    return "erf" if dtype == torch.float32 else "polynomial"

@@ -1,0 +1,141 @@
+"""GEGLU in the epilogue of one persistent GEMM that reads through TMA descriptors: compute capability 9.0 and later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
+
+from ..constraints import why_no_cuda
+from .reference import APPROXIMATIONS
+from .triton_gate_impl import gate_kind
+from .triton_kernels import linear_geglu_kernel
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+BLOCK_K = 64  # a row of 128 bytes: TMA's widest swizzle
+GROUP_ROWS = 16  # blocks of rows that share a column of the weight in L2
+BARRIER_BYTES = 1024
+
+
+class Tile(NamedTuple):
+    """One way to cut the result, into blocks of ``rows`` x ``cols`` gated columns."""
+
+    rows: int
+    cols: int
+    warps: int
+    stages: int  #: buffers of x and weight in shared memory, fewer where they don't fit
+    rate: float  #: arithmetic rate next to the first of TILES, which fills the tensor cores best
+
+    def stage_bytes(self) -> int:
+        """Shared memory of one buffer: BLOCK_K columns of the rows of x, of the value and of the gate."""
+        return (self.rows + 2 * self.cols) * BLOCK_K * 2
+
+    def fit(self, shared_bytes: int) -> Tile | None:
+        """This tile with as many stages as fit into a block's shared memory, or None if two don't."""
+        stages = (shared_bytes - BARRIER_BYTES - self.rows * self.cols * 2) // self.stage_bytes()
+        return self._replace(stages=min(self.stages, stages)) if stages >= 2 else None
+
+
+TILES = (
+    Tile(128, 128, 8, 4, 1.0),
+    Tile(128, 64, 4, 4, 0.85),
+    Tile(64, 64, 4, 4, 0.65),
+)
+
+
+def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_cuda(target, (9, 0)):
+        return reason
+    if not target.triton:
+        return "needs Triton"
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return f"x is {str(x.dtype).removeprefix('torch.')}, must be float16 or bfloat16"
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != x.dtype:
+            return f"{name} is {str(tensor.dtype).removeprefix('torch.')}, x is {str(x.dtype).removeprefix('torch.')}"
+    if reason := _why_not_shapes(x, weight, bias):
+        return reason
+    if not any(tile.fit(target.shared_memory_bytes) for tile in TILES):
+        return f"{target.shared_memory_bytes} bytes of shared memory per block are too few"
+    return None if approximate in APPROXIMATIONS else f"approximate={approximate!r} is not supported"
+
+
+def _why_not_shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+    """What TMA asks for: rows, and the distances between them, of whole 16-byte units."""
+    rows, depth = weight.shape
+    if rows == 0 or depth == 0:
+        return "weight is empty"
+    if rows % 16:
+        return f"weight has {rows} rows, not a multiple of 16"
+    if depth % 8:
+        return f"x has {depth} columns, not a multiple of 8"
+    if weight.stride(1) != 1 or weight.stride(0) < depth or weight.stride(0) % 8 or weight.storage_offset() % 8:
+        return f"weight's rows are not contiguous and 16-byte aligned (strides {weight.stride()})"
+    if bias is not None and not bias.is_contiguous():
+        return "bias is not contiguous"
+    return None if x.numel() // depth < 2**31 else f"x has too many rows, {x.numel() // depth}"
+
+
+def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> torch.Tensor:
+    """As :func:`.reference.linear_geglu`, with value and gate in float32 until the result is rounded, once."""
+    inner, depth = weight.shape[0] // 2, weight.shape[1]
+    out = x.new_empty((*x.shape[:-1], inner))
+    rows = out.numel() // inner
+    if rows == 0:
+        return out
+    source = _aligned_rows(x, depth)
+    programs, shared_bytes = _capacity(x.device)
+    tile = choose(rows, inner, programs, shared_bytes)
+    blocks = -(-rows // tile.rows) * -(-inner // tile.cols)
+    programs = min(programs, blocks)
+    with torch.cuda.device_of(x):
+        linear_geglu_kernel[(programs,)](
+            TensorDescriptor(source, [rows, depth], [source.stride(0), 1], [tile.rows, BLOCK_K]),
+            TensorDescriptor(weight, [2, inner, depth], [inner * weight.stride(0), weight.stride(0), 1], [2, tile.cols, BLOCK_K]),
+            out if bias is None else bias,
+            TensorDescriptor(out, [rows, inner], [inner, 1], [tile.rows, tile.cols]),
+            rows,
+            inner,
+            depth,
+            GROUP_ROWS,
+            programs,
+            KIND=gate_kind(x.dtype, approximate),
+            HAS_BIAS=bias is not None,
+            BLOCK_M=tile.rows,
+            BLOCK_H=tile.cols,
+            BLOCK_K=BLOCK_K,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+    return out
+
+
+def choose(rows: int, inner: int, programs: int, shared_bytes: int) -> Tile:
+    """The tile with the least ``rounds * area / rate``: a large one unless its last round leaves most multiprocessors idle."""
+    fitting = [tile for candidate in TILES if (tile := candidate.fit(shared_bytes))]
+
+    def cost(tile: Tile) -> float:
+        blocks = -(-rows // tile.rows) * -(-inner // tile.cols)
+        return -(-blocks // programs) * tile.rows * tile.cols / tile.rate
+
+    return min(fitting, key=cost)
+
+
+def _aligned_rows(x: torch.Tensor, depth: int) -> torch.Tensor:
+    """x as [rows, K] that TMA can read; copied only where its rows are not contiguous and 16-byte aligned."""
+    source = x.reshape(-1, depth)
+    if source.stride(1) != 1 or source.stride(0) < depth or source.stride(0) % 8 or source.data_ptr() % 16:
+        return source.clone(memory_format=torch.contiguous_format)
+    return source
+
+
+def _capacity(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors and shared memory per block; in Triton's interpreter two programs, so that each takes several tiles."""
+    if device.type != "cuda":
+        return 2, 232448
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin

@@ -1,0 +1,65 @@
+"""What an op is: a meaning in plain PyTorch, and kernels that may stand in for it.
+
+``reference`` is the meaning: passes put it into the graph as it is, tests compare every impl with it, and run on meta tensors
+it tells the shape, dtype and strides of the result. An impl lives in a module of its own that is imported only when lowering
+asks for it, so that a machine without Triton or cuDNN never imports them. The module has two functions, both with the
+reference's parameters:
+
+``why_not(target, ...)`` gives a reason in words or None; it looks at shapes and dtypes alone (it gets meta tensors) and reads no environment.
+``launch(...)`` computes the result.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Impl:
+    """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``."""
+
+    name: str
+    module: str
+    package: str
+
+    def load(self) -> ModuleType:
+        """Import the impl's module.
+
+        Raises:
+            ImportError: the library that it is written in is not installed.
+        """
+        return importlib.import_module(self.module, self.package)
+
+    def why_not(self, target: Any, *args: Any, **kwargs: Any) -> str | None:
+        """The reason why this impl can't compute the op for these arguments on ``target``, or None."""
+        try:
+            module = self.load()
+        except ImportError as error:
+            return f"{self.name}: {error}"
+        reason: str | None = module.why_not(target, *args, **kwargs)
+        return f"{self.name}: {reason}" if reason else None
+
+    @property
+    def launch(self) -> Callable[..., Any]:
+        """The function that computes the op."""
+        launch: Callable[..., Any] = self.load().launch
+        return launch
+
+
+@dataclass(frozen=True)
+class Op:
+    """A fused operator.
+
+    ``impls`` are in order of preference. Where ``measured`` is set the order is only a hint: lowering times those that
+    apply to the shape at hand, with the reference among them, and keeps the choice on disk.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    impls: tuple[Impl, ...] = ()
+    measured: bool = False
+    channels_last: bool = False  #: its 4-D tensors have their channels innermost inside the traced model
