@@ -171,7 +171,7 @@ def gpu_archs(environ: Mapping[str, str] = os.environ, cuda_major: int = 12) -> 
     listed = _output([smi, "--query-gpu=compute_cap", "--format=csv,noheader"]) if smi else None
     capabilities = {int(major) * 10 + int(minor) for major, minor in re.findall(r"^(\d+)\.(\d)\s*$", listed or "", re.MULTILINE)}
     if not capabilities:
-        raise BuildError("no NVIDIA GPU found (SFAST_CUDA_ARCHS names architectures to build for without one)")
+        raise BuildError("no NVIDIA GPU found")
     able = sorted(capability for capability in capabilities if capability >= OLDEST_ARCH)
     if not able:
         raise BuildError(f"the GPU's compute capability is below {OLDEST_ARCH / 10}")

@@ -13,7 +13,7 @@ import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -33,7 +33,7 @@ class Replayable(Protocol):
 class Backend(Protocol):
     """What captures. The CUDA one is below; tests have one that only counts."""
 
-    def capture(self, run: Callable[[], Tensors]) -> Replayable: ...
+    def capture(self, run: Callable[[], Tensors], alone: bool = False) -> Replayable: ...
 
     def enter(self) -> None: ...
 
@@ -43,7 +43,7 @@ class Backend(Protocol):
 
     def synchronise(self) -> None: ...
 
-    def trim(self) -> None: ...
+    def trim(self, none_left: bool) -> None: ...
 
 
 class _CudaReplay:
@@ -65,15 +65,21 @@ class CudaBackend:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
         self._idle = torch.cuda.Event()
 
-    def capture(self, run: Callable[[], Tensors]) -> Replayable:
+    def capture(self, run: Callable[[], Tensors], alone: bool = False) -> Replayable:
         """Run once to warm up, then once into a graph.
+
+        Args:
+            run: the computation.
+            alone: in memory of its own rather than in the shared pool.
 
         Raises:
             RuntimeError: the computation can't be captured, or memory ran out.
         """
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         collecting = gc.isenabled()
@@ -83,19 +89,25 @@ class CudaBackend:
                 run()
                 self._stream.synchronize()
                 graph = torch.cuda.CUDAGraph()
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
+                    graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
                     outputs = run()
+                    graph.capture_end()
                 except BaseException:
-                    with contextlib.suppress(RuntimeError):  # the capture is void: what matters is why
-                        graph.capture_end()
+                    self._void_capture(graph)
                     raise
-                graph.capture_end()
         finally:
             if collecting:
                 gc.enable()
         current.wait_stream(self._stream)
         return _CudaReplay(graph, outputs)
+
+    def _void_capture(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that failed. PyTorch leaves the random generator in its capturing state then: give it a fresh, equal one."""
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        generator = torch.cuda.default_generators[self._device.index]
+        generator.graphsafe_set_state(generator.clone_state())
 
     def enter(self) -> None:
         """Let the caller's stream wait until the last user of the shared memory is done: it may have been another stream."""
@@ -113,8 +125,13 @@ class CudaBackend:
         """Wait for the device: a graph in flight can't be freed."""
         torch.cuda.synchronize(self._device)
 
-    def trim(self) -> None:
-        """Give what released graphs held back to the driver; without the trim cudaMallocAsync keeps it."""
+    def trim(self, none_left: bool) -> None:
+        """Give what released graphs held back to the driver; without the trim cudaMallocAsync keeps it.
+
+        A pool ends with its last graph (``none_left``): the next one needs a new pool.
+        """
+        if none_left:
+            self._pool = None
         torch.cuda.empty_cache()
         trim = getattr(torch.cuda.cudart(), "cudaDeviceGraphMemTrim", None)
         if trim is not None:
@@ -228,7 +245,7 @@ class DeviceGraphs:
             self._graphs.pop(id(graph), None)
             graph.release()
             self.evictions += 1
-        self.backend.trim()
+        self.backend.trim(not self._graphs)
 
 
 @functools.cache

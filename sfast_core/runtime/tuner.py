@@ -114,7 +114,7 @@ class Tuner:
     def _time(self, launch: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """Seconds a launch, from replays of a graph of several: launches one by one would time the CPU."""
         try:
-            graph = self._backend.capture(lambda: [launch(*args, **kwargs) for _ in range(_LAUNCHES)])
+            graph = self._backend.capture(lambda: [launch(*args, **kwargs) for _ in range(_LAUNCHES)], alone=True)
         except (RuntimeError, ValueError) as error:
             log.debug("can't be captured: %s", error)
             return float("inf")

@@ -32,8 +32,8 @@ class Cut(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """Of k, v and the queries under way, in 16-bit values."""
-        return 2 * sum(self.head) * (2 * sum(self.keys) + self.block_l * self.stages)
+        """Of k, v, the queries under way and the result on its way out, in 16-bit values."""
+        return 2 * sum(self.head) * (2 * sum(self.keys) + self.block_l * (self.stages + 1))
 
 
 def cut(keys: int, head: int) -> Cut:

@@ -109,14 +109,14 @@ def cross_attention_kernel(
             top = tl.maximum(top, tl.max(s1, 1))
         p0 = tl.exp2(s0 - top[:, None])
         total = tl.sum(p0, 1)
-        w0 = p0.to(v.dtype.element_ty).to(OPERAND)
+        w0 = p0.to(OPERAND)
         o0 = tl.dot(w0, v00)
         if D1 > 0:
             o1 = tl.dot(w0, v01)
         if S1 > 0:
             p1 = tl.exp2(s1 - top[:, None])
             total += tl.sum(p1, 1)
-            w1 = p1.to(v.dtype.element_ty).to(OPERAND)
+            w1 = p1.to(OPERAND)
             o0 = tl.dot(w1, v10, o0)
             if D1 > 0:
                 o1 = tl.dot(w1, v11, o1)

@@ -44,7 +44,7 @@ def conv2d_act(
         channel_add: [B, O] or [1, O] or None, dtype as x: the timestep embedding of a residual block.
 
     Returns:
-        [B, O, H', W'] in x's dtype; channels_last if x and weight are.
+        [B, O, H', W'] in x's dtype, channels_last if x is, otherwise contiguous.
 
     Raises:
         ValueError: act is none of the above.
@@ -56,7 +56,12 @@ def conv2d_act(
         out = out + channel_add[:, :, None, None]
     if residual is not None:
         out = out + residual
-    return _ACTS[act](out)
+    return _ACTS[act](out).contiguous(memory_format=memory_format_of(x))
+
+
+def memory_format_of(x: torch.Tensor) -> torch.memory_format:
+    """channels_last or contiguous_format: the layout of x, and so of the result."""
+    return torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
 
 
 def pair(value: IntOrPair) -> tuple[int, int]:

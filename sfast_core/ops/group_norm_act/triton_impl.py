@@ -23,6 +23,7 @@ APPLY_CHANNELS = 64  # one 128-byte line of 16-bit values
 APPLY_ROWS = 64
 SMALL_ROWS = (64, 256, 1024)
 SMALL_ELEMENTS = 32768  # of a group, padded to powers of two, in the registers of one program: 64 a thread
+SMALL_LOADS = 8192  # of such a group; more, that is groups of 30 channels at 32 x 32, spill
 
 
 class Partials(NamedTuple):
@@ -82,7 +83,9 @@ def launch(
     x = x.contiguous(memory_format=torch.channels_last)
     out = torch.empty_like(x, memory_format=torch.channels_last)
     if x.numel() > 0:
-        weight, bias, channel_add = (None if t is None else t.contiguous() for t in (weight, bias, channel_add))
+        weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+        if channel_add is not None and channel_add.stride(1) != 1:  # rows may lie apart: slices of one packed projection do
+            channel_add = channel_add.contiguous()
         with torch.cuda.device_of(x):
             if small_rows(x, num_groups):
                 _small(x, num_groups, weight, bias, eps, act, channel_add, out)
@@ -94,9 +97,10 @@ def launch(
 
 def small_rows(x: torch.Tensor, num_groups: int) -> int:
     """The rows that a program of the one-kernel way holds, or 0 where a group is too large for it."""
-    block_d = _power_of_two(x.shape[1] // num_groups)
+    group_channels = x.shape[1] // num_groups
     rows = next((rows for rows in SMALL_ROWS if rows >= x.shape[2] * x.shape[3]), 0)
-    return rows if rows * block_d <= SMALL_ELEMENTS else 0
+    elements = rows * _power_of_two(group_channels)
+    return rows if elements <= SMALL_ELEMENTS and elements // math.gcd(group_channels, 8) <= SMALL_LOADS else 0
 
 
 def cut(batch: int, channels: int, groups: int, rows: int) -> Cut:

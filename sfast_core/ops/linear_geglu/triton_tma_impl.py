@@ -110,6 +110,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
             BLOCK_K=BLOCK_K,
             num_warps=tile.warps,
             num_stages=tile.stages,
+            enable_fp_fusion=True,
         )
     return out
 

@@ -1,0 +1,75 @@
+"""Attention by cuDNN: the fastest on Hopper and Blackwell, and it reads packed projections in place."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..constraints import why_no_cuda
+from .constraints import why_not_alike
+from .reference import tokens_inside
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+RULED_HEAD = 128  # head sizes that every cuDNN 9 has; above, PyTorch is asked
+REPAIRED = 91501  # cuDNN before 9.15.1 accesses memory out of bounds where L or S is no multiple of 128 (pytorch#169849)
+
+
+def why_not(
+    target: Target,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> str | None:
+    """The reason why cuDNN can't compute this, or None. Masks are left to PyTorch's own choice."""
+    if reason := why_no_cuda(target, (8, 0)) or why_not_alike(q, k, v, multiple=8, largest=256, mask=mask):
+        return reason
+    version = torch.backends.cudnn.version() or 0
+    if version < 90000:
+        return f"needs cuDNN 9, this is {version}"
+    queries, keys = q.shape[2], k.shape[2]
+    if version < REPAIRED and (queries % 128 or keys % 128):
+        return f"cuDNN {version} is not safe for {queries} queries and {keys} keys, not multiples of 128"
+    if keys == 1:
+        return "one key alone is not supported"
+    if is_causal and queries != keys:
+        return f"causal attention of {queries} queries and {keys} keys is not supported"
+    if max(q.shape[:2]) > 65535:
+        return f"batch or heads are more than 65535 ({tuple(q.shape[:2])})"
+    if q.numel() == 0:
+        return "q is empty"
+    if q.shape[3] > RULED_HEAD and not _takes_head(target.device, q.dtype, q.shape[3]):
+        return f"head size {q.shape[3]} is not supported by cuDNN {version} on this GPU"
+    return None
+
+
+@functools.cache
+def _takes_head(device: torch.device, dtype: torch.dtype, head: int) -> bool:
+    """Whether PyTorch would hand this head size to cuDNN: it depends on the GPU, on cuDNN and on what PyTorch was built with."""
+    if not torch.cuda.is_available():
+        return False
+    with torch.cuda.device(device):
+        x = torch.empty(1, 1, 128, head, dtype=dtype, device=device)
+        return torch.backends.cuda.can_use_cudnn_attention(torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, False, False))
+
+
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.attention`, without mask.
+
+    The operator behind ``scaled_dot_product_attention`` is called as it is: ``sdpa_kernel`` would choose it too, by switches that
+    are global to the process, while kernels are tried and measured in several threads.
+    """
+    return tokens_inside(torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, False, 0.0, is_causal, False, scale=scale)[0])

@@ -1,0 +1,47 @@
+"""Attention by PyTorch's memory-efficient kernel: slower than the others, but for every GPU and every head size, 512 (VAE) too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..constraints import why_no_cuda
+from .constraints import why_not_alike
+from .reference import tokens_inside
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+
+def why_not(
+    target: Target,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None. Masks are left to PyTorch's own choice."""
+    if reason := why_no_cuda(target, (7, 0)) or why_not_alike(q, k, v, multiple=8, mask=mask):
+        return reason
+    if q.dtype == torch.bfloat16 and target.capability < (8, 0):
+        return "bfloat16 needs compute capability 8.0"
+    if any(tensor.storage_offset() % 8 for tensor in (q, k, v)):
+        return "q, k and v do not begin on 16 bytes"
+    if is_causal and q.shape[2] != k.shape[2]:
+        return f"causal attention of {q.shape[2]} queries and {k.shape[2]} keys is not supported"
+    return "q is empty" if q.numel() == 0 else None
+
+
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.attention`, without mask. Why not by ``sdpa_kernel``: see :func:`.cudnn_impl.launch`."""
+    return tokens_inside(torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, False, 0.0, is_causal, scale=scale)[0])

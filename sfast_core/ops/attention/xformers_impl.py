@@ -1,0 +1,67 @@
+"""Attention by xformers, where the user has it and its operators load."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..constraints import why_no_cuda
+from .constraints import why_not_alike
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+
+def why_not(
+    target: Target,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> str | None:
+    """The reason why xformers can't compute this, or None."""
+    if reason := why_no_cuda(target, (7, 0)) or why_not_alike(q, k, v, multiple=8, mask=mask, is_causal=is_causal):
+        return reason
+    if q.numel() == 0:
+        return "q is empty"
+    if importlib.util.find_spec("xformers") is None:
+        return "needs xformers"
+    return _why_broken(target.device, q.dtype, q.shape[3])
+
+
+@functools.cache
+def _xformers() -> Any:
+    """Its operators. Not imported with this module: where they are built for another PyTorch, more than ImportError is raised."""
+    return importlib.import_module("xformers.ops")
+
+
+@functools.cache
+def _why_broken(device: torch.device, dtype: torch.dtype, head: int) -> str | None:
+    """What came of running it once. Only that tells: built for another PyTorch, it imports with a warning and fails when called."""
+    try:
+        with torch.cuda.device(device):
+            x = torch.ones(1, 64, 1, head, dtype=dtype, device=device)
+            _xformers().memory_efficient_attention(x, x, x)
+            torch.cuda.synchronize(device)
+    except Exception as error:  # noqa: BLE001 (whatever it raises is the reason)
+        return f"does not run here: {(str(error).strip() or type(error).__name__).splitlines()[0][:120]}"
+    return None
+
+
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.attention`, without mask."""
+    out: torch.Tensor = _xformers().memory_efficient_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale=scale)
+    return out.contiguous().transpose(1, 2)

@@ -1,0 +1,108 @@
+"""PyTorch's convolution without bias, and one pass over its result for all that follows.
+
+PyTorch adds a bias after cuDNN's convolution in a pass of its own, and so do the sum and the activation behind it. Here they are one
+pass: bytes moved are twice the result's, three times with a residual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from ..constraints import why_no_triton, why_not_dtypes
+from .reference import ACTS, IntOrPair, memory_format_of
+from .triton_kernels import epilogue_kernel
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+BLOCK_PIXELS = 16
+BLOCK_CHANNELS = 128  # with 4 warps: two 16-byte loads of each operand in flight per thread
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why this can't be computed so, or None."""
+    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
+        return reason
+    if x.dim() != 4:
+        return f"x is {x.dim()}-D, must be 4-D"
+    if weight.shape[0] > BLOCK_CHANNELS * 65535:
+        return f"{weight.shape[0]} channels are too many"
+    if channel_add is not None and tuple(channel_add.shape) not in ((1, weight.shape[0]), (x.shape[0], weight.shape[0])):
+        return f"channel_add is {list(channel_add.shape)}, must be [1 or {x.shape[0]}, {weight.shape[0]}]"
+    return None if act in ACTS else f"act {act!r} is not supported"
+
+
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added in float32."""
+    out = F.conv2d(
+        x.contiguous(memory_format=torch.channels_last),
+        weight.contiguous(memory_format=torch.channels_last),
+        None,
+        stride,  # type: ignore[arg-type]
+        padding,  # type: ignore[arg-type]
+        dilation,  # type: ignore[arg-type]
+        groups,
+    ).contiguous(memory_format=torch.channels_last)
+    if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):
+        _add_in_place(out, bias, channel_add, residual, act)
+    return out.contiguous(memory_format=memory_format_of(x))
+
+
+def _add_in_place(
+    out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
+) -> None:
+    """``out = act(out + bias + channel_add + residual)``, out channels_last and not empty."""
+    batch, channels, height, width = out.shape
+    if bias is not None:
+        bias = bias.contiguous()
+    if channel_add is not None:
+        channel_add = channel_add.contiguous()
+    if residual is not None:
+        residual = residual.expand_as(out).contiguous(memory_format=torch.channels_last)
+    pixels = batch * height * width
+    grid = (-(-pixels // BLOCK_PIXELS), -(-channels // BLOCK_CHANNELS))
+    with torch.cuda.device_of(out):
+        epilogue_kernel[grid](
+            out,
+            out if bias is None else bias,
+            out if channel_add is None else channel_add,
+            out if residual is None else residual,
+            pixels,
+            height * width,
+            channels if channel_add is not None and channel_add.shape[0] > 1 else 0,
+            channels,
+            HAS_BIAS=bias is not None,
+            HAS_CHANNEL_ADD=channel_add is not None,
+            HAS_RESIDUAL=residual is not None,
+            ACT=act,
+            BLOCK_PIXELS=BLOCK_PIXELS,
+            BLOCK_CHANNELS=BLOCK_CHANNELS,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
