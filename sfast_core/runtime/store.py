@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,29 +20,22 @@ class WeightsElsewhere(Exception):
     """A weight isn't on the device that the program runs on: the host has moved it for now."""
 
 
-@dataclass(frozen=True)
-class _Check:
-    """Where one tensor must lie for what was bound to stay valid."""
-
-    table: dict[str, Any]
-    name: str
-    pointer: int
-    stride: tuple[int, ...]
-    dtype: torch.dtype
+#: Where one tensor must lie for what was bound to stay valid: its module's table and name, its address, strides and dtype.
+_Check = tuple[dict[str, Any], str, int, tuple[int, ...], torch.dtype]
 
 
 class Bound:
-    """Weights resolved once: ``tensors`` in the order of the sources, and the means to tell whether they still are the module's."""
+    """Weights resolved once: their addresses in the order of the sources, and the means to tell whether they still are the module's."""
 
     def __init__(self, tensors: list[torch.Tensor], checks: list[_Check]) -> None:
         self.pointers = tuple(tensor.data_ptr() for tensor in tensors)
         self._checks = checks
 
     def valid(self) -> bool:
-        """Whether each of the module's tensors lies where it lay, in the same layout. About 0.2 us a tensor."""
-        for check in self._checks:
-            tensor = check.table.get(check.name)
-            if tensor is None or tensor.data_ptr() != check.pointer or tensor.stride() != check.stride or tensor.dtype is not check.dtype:
+        """Whether each of the module's tensors lies where it lay, in the same layout. About 0.3 us a tensor."""
+        for table, name, pointer, stride, dtype in self._checks:
+            tensor = table.get(name)
+            if tensor is None or tensor.data_ptr() != pointer or tensor.stride() != stride or tensor.dtype is not dtype:
                 return False
         return True
 
@@ -86,10 +78,10 @@ class WeightStore:
 
     def bind(self, sources: Sequence[WeightSource], tensors: list[torch.Tensor]) -> Bound:
         """Remember where ``tensors``, just resolved for ``sources``, lie."""
-        checks = []
+        checks: list[_Check] = []
         for ref in {ref for source in sources for ref in source.refs}:
             tensor = ref.tensor()
-            checks.append(_Check(_table(ref), ref.name, tensor.data_ptr(), tensor.stride(), tensor.dtype))
+            checks.append((_table(ref), ref.name, tensor.data_ptr(), tensor.stride(), tensor.dtype))
         return Bound(tensors, checks)
 
     def restore(self) -> int:
