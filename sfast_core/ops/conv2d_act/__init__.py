@@ -12,6 +12,8 @@ OP = Op(
     reference=conv2d_act,
     impls=(
         Impl("cudnn", ".cudnn_impl", __package__),
+        Impl("cudnn_2", ".cudnn_2_impl", __package__),
+        Impl("cudnn_3", ".cudnn_3_impl", __package__),
         Impl("torch_epilogue", ".torch_epilogue_impl", __package__),
     ),
     measured=True,

@@ -34,7 +34,7 @@ def activation_kernel(
         v = 0.5 * h * (1.0 + tl.erf(h * 0.7071067811865476))
     elif ACT == "gelu_tanh":
         # 0.5 (1 + tanh(u)) = sigmoid(2 u)
-        v = h / (1.0 + tl.exp(-1.5957691216057308 * (h + 0.0444 * h * h * h)))
+        v = h / (1.0 + tl.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))
     elif ACT == "quick_gelu":
         v = h / (1.0 + tl.exp(-1.702 * h))
     elif ACT == "silu":

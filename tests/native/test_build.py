@@ -1,0 +1,114 @@
+"""The kernels in csrc/ compile for every architecture they are meant for, without spills, and the result opens without PyTorch's help."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfast_core.native import build, load
+from sfast_core.ops.group_norm_act import OP
+from sfast_core.target import Target
+
+ARCHS = "80;86;89;90a"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The library and what the assembler said of its kernels."""
+    nvcc = build.find_nvcc()
+    if nvcc is None:
+        pytest.skip("needs nvcc, which is neither in CUDA_HOME nor on PATH")
+    try:
+        recipe = build.make_recipe(nvcc, {**os.environ, "SFAST_CUDA_ARCHS": ARCHS})
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    library = tmp_path_factory.mktemp("native") / recipe.file_name
+    command = [*recipe.command(library), "-Xptxas", "-v"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return library, done.stdout + done.stderr
+
+
+def test_every_architecture_is_in_it_and_no_kernel_spills(compiled: tuple[Path, str]) -> None:
+    _, log = compiled
+    assert set(re.findall(r"Compiling entry function .* for '(sm_\w+)'", log)) >= {f"sm_{arch}" for arch in ARCHS.split(";")}
+    assert "warning" not in log
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    assert len(spills) >= 18 * len(ARCHS.split(";")), "three kernels, three dtypes, packs and single elements"
+    assert set(spills) == {("0", "0")}
+
+
+def test_the_library_opens_and_answers(compiled: tuple[Path, str]) -> None:
+    library = load.open_library(compiled[0])
+    assert library.sfast_abi_version() == load.ABI_VERSION
+    if not torch.cuda.is_available():
+        status = library.sfast_device_status()
+        assert status != 0 and load.error_name(library, status).startswith("cudaError")
+
+
+def test_the_header_says_what_python_declares() -> None:
+    header = (build.CSRC / "sfast.h").read_text()
+    assert f"#define SFAST_ABI_VERSION {load.ABI_VERSION}\n" in header
+    declared = dict(re.findall(r"SFAST_API [\w *]+?(sfast_\w+)\(([^)]*)\)", header))
+    assert declared.keys() == load._SIGNATURES.keys()
+    for name, arguments in declared.items():
+        count = 0 if arguments.strip() == "void" else arguments.count(",") + 1
+        assert len(load._SIGNATURES[name][1]) == count, name
+    codes = dict(re.findall(r"(SFAST_[A-Z0-9_]+) = (\d+)", header))
+    assert codes == {
+        "SFAST_FLOAT32": "0",
+        "SFAST_FLOAT16": "1",
+        "SFAST_BFLOAT16": "2",
+        "SFAST_SILU": str(load.SILU),
+        "SFAST_ONE_KERNEL": str(load.ONE_KERNEL),
+        "SFAST_TWO_KERNELS": str(load.TWO_KERNELS),
+    }
+
+
+def test_a_library_from_other_sources_or_of_another_interface_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "LIBRARIES", tmp_path)
+    load.forget()
+    try:
+        (tmp_path / f"sfast-000000000000-000000000000{build.SUFFIX}").write_bytes(b"of other sources")
+        with pytest.raises(load.ExtensionUnavailable, match="isn't built"):
+            load.library()
+        load.forget()
+        (tmp_path / f"sfast-{build.source_hash()}-000000000000{build.SUFFIX}").write_bytes(b"not a library")
+        with pytest.raises(load.ExtensionUnavailable, match="can't be loaded"):
+            load.library()
+        target = Target(torch.device("cuda", 0), "a GPU", (9, 0), 132, 232448)
+        reason = cuda_impl_reason(target, (2, 64, 8, 8))
+        assert reason is not None and reason.startswith("cuda: the CUDA extension") and "can't be loaded" in reason
+    finally:
+        load.forget()
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "groups", "reason"),
+    [
+        (Target(torch.device("cpu")), (2, 64, 8, 8), 32, "needs CUDA"),
+        (Target(torch.device("cuda", 0), capability=(7, 0)), (2, 64, 8, 8), 32, "needs compute capability 7.5, this is 7.0"),
+        (Target(torch.device("cuda", 0), capability=(8, 0)), (2, 64, 8), 32, "x is 3-D, must be 4-D"),
+        (Target(torch.device("cuda", 0), capability=(8, 0)), (2, 65, 8, 8), 32, "65 channels are not a multiple of 32 groups"),
+        (Target(torch.device("cuda", 0), capability=(8, 0)), (1, 32, 65536, 32768), 32, "images of 65536 x 32768 are too large"),
+        (
+            Target(torch.device("cuda", 0), capability=(8, 0), shared_memory_bytes=49152),
+            (2, 8192, 8, 8),
+            32,
+            "8192 channels need 66176 bytes of shared memory, a block here has 49152",
+        ),
+    ],
+)
+def test_group_norm_act_says_what_it_does_not_take(target: Target, shape: tuple[int, ...], groups: int, reason: str) -> None:
+    assert cuda_impl_reason(target, shape, groups) == f"cuda: {reason}"
+
+
+def cuda_impl_reason(target: Target, shape: tuple[int, ...], groups: int = 32) -> str | None:
+    """What the impl has against a fp16 input of this shape."""
+    (impl,) = [impl for impl in OP.impls if impl.name == "cuda"]
+    return impl.why_not(target, torch.empty(shape, dtype=torch.float16, device="meta"), groups, None, None, 1e-5)

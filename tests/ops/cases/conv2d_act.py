@@ -1,0 +1,103 @@
+"""Cases of ``conv2d_act``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.case import Case, Data
+
+Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+
+CPU_IMPLS = ("torch_epilogue",)
+ACTS = ("none", "silu", "gelu", "gelu_tanh", "relu")
+
+
+def _make(
+    shape: tuple[int, int, int, int],
+    out: int,
+    kernel: int | tuple[int, int] = 3,
+    *,
+    bias: bool = True,
+    residual: str | None = None,
+    channel_rows: int = 0,
+    act: str = "none",
+    groups: int = 1,
+    channels_last: bool = True,
+    **geometry: Any,
+) -> Make:
+    """``residual``: None, or its layout, "channels_last" or "contiguous"."""
+    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        inputs = shape[1] // groups
+        x = data.normal(*shape, channels_last=channels_last)
+        weight = data.normal(out, inputs, height, width, std=(inputs * height * width) ** -0.5, channels_last=channels_last)
+        arguments = {"groups": groups, "act": act, "padding": height // 2, **geometry}
+        if residual is not None:
+            size = torch.nn.functional.conv2d(
+                x.to("meta"),
+                weight.to("meta"),
+                None,
+                arguments.get("stride", 1),
+                arguments["padding"],
+                arguments.get("dilation", 1),
+                groups,
+            ).shape
+            arguments["residual"] = data.normal(*size, channels_last=residual == "channels_last")
+        if channel_rows:
+            arguments["channel_add"] = data.normal(channel_rows, out)
+        return (x, weight, data.normal(out) if bias else None), arguments
+
+    return make
+
+
+CASES = [
+    *(Case(f"3x3-{act}", _make((2, 16, 9, 7), 24, act=act)) for act in ACTS),
+    *(Case(f"3x3-residual-{act}", _make((2, 16, 9, 7), 24, residual="channels_last", act=act)) for act in ACTS),
+    *(Case(f"3x3-all-{act}", _make((2, 16, 9, 7), 24, residual="channels_last", channel_rows=2, act=act)) for act in ACTS),
+    Case("1x1", _make((2, 16, 9, 7), 24, 1, residual="channels_last")),
+    Case("1x1-stride-2", _make((2, 16, 9, 7), 24, 1, stride=2, residual="channels_last", act="silu")),
+    Case("3x3-stride-2", _make((2, 16, 9, 7), 24, stride=2, act="silu")),
+    Case("3x3-stride-2-1-padding-0-1", _make((1, 8, 9, 12), 16, stride=(2, 1), padding=(0, 1), residual="channels_last")),
+    Case("3x5-dilation-2", _make((1, 8, 12, 13), 16, (3, 5), dilation=2, padding=(2, 4), residual="channels_last")),
+    Case("groups", _make((2, 32, 6, 5), 48, groups=4, residual="channels_last", act="silu")),
+    Case("depthwise", _make((2, 24, 6, 5), 24, groups=24, act="relu")),
+    Case("nothing-to-add", _make((2, 16, 9, 7), 24, bias=False)),
+    Case("no-bias-silu", _make((2, 16, 9, 7), 24, bias=False, act="silu")),
+    Case("no-bias-residual", _make((2, 16, 9, 7), 24, bias=False, residual="channels_last")),
+    Case("channel-add-shared", _make((3, 16, 5, 5), 24, channel_rows=1)),
+    Case("channel-add-own", _make((3, 16, 5, 5), 24, channel_rows=3)),
+    Case("residual-contiguous", _make((2, 16, 9, 7), 24, residual="contiguous", act="silu")),
+    Case("contiguous", _make((2, 16, 9, 7), 24, residual="contiguous", act="silu", channels_last=False)),
+    Case("few-channels-in", _make((2, 4, 9, 7), 24, act="silu")),
+    Case("few-channels-out", _make((2, 24, 9, 7), 3)),
+    Case("odd-channels", _make((1, 7, 5, 6), 149, residual="channels_last", act="silu")),
+    Case("one-pixel", _make((2, 16, 1, 1), 24, residual="channels_last")),
+    Case("empty", _make((0, 16, 9, 7), 24, act="silu")),
+]
+
+# B, C, O, H = W: SDXL at 1024 x 1024, SD1.5 at 512 x 512, and the VAE.
+SHAPES = [
+    (2, 320, 320, 128),
+    (2, 640, 640, 64),
+    (2, 1280, 1280, 32),
+    (2, 320, 320, 64),
+    (2, 1280, 1280, 16),
+    (1, 128, 128, 1024),
+    (1, 512, 512, 256),
+]
+
+GPU_CASES = [
+    *(Case(f"{b}x{c}x{h}-{o}", _make((b, c, h, h), o)) for b, c, o, h in SHAPES),
+    *(Case(f"{b}x{c}x{h}-{o}-residual", _make((b, c, h, h), o, residual="channels_last")) for b, c, o, h in SHAPES),
+    *(Case(f"{b}x{c}x{h}-{o}-silu", _make((b, c, h, h), o, act="silu")) for b, c, o, h in SHAPES),
+    Case("conv-in", _make((2, 4, 128, 128), 320)),
+    Case("conv-out", _make((2, 320, 128, 128), 4)),
+    Case("vae-conv-out", _make((1, 128, 1024, 1024), 3)),
+    Case("downsample", _make((2, 640, 64, 64), 640, stride=2)),
+    Case("past-2-31-elements", _make((1, 8, 8192, 4104), 64, 1, residual="channels_last", act="silu"), slow=True),
+]

@@ -1,0 +1,56 @@
+"""Cases of ``linear_act``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.case import Case, Data
+from tests.ops.shapes import LINEAR_ACT
+
+ACTS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "relu")
+
+
+def _make(
+    shape: tuple[int, ...], features: int, act: str, bias: bool = True
+) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        x = data.normal(*shape)
+        # A spread of 3 before the activation: its bends and both tails are reached.
+        weight = data.normal(features, shape[-1], std=3.0 / shape[-1] ** 0.5)
+        return (x, weight, data.normal(features) if bias else None, act), {}
+
+    return make
+
+
+def _strided(act: str) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """x that no view makes 2-D."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        x = data.normal(5, 3, 64).transpose(0, 1)
+        return (x, data.normal(48, 64, std=0.3), data.normal(48), act), {}
+
+    return make
+
+
+CASES = [
+    *(Case(act, _make((2, 9, 64), 96, act)) for act in ACTS),
+    *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ACTS),
+    *(Case(f"{act}-no-bias", _make((7, 64), 2500, act, bias=False)) for act in ACTS),
+    Case("one-row", _make((64,), 48, "silu")),
+    Case("strided", _strided("gelu_tanh")),
+    Case("empty", _make((0, 7, 64), 48, "gelu")),
+]
+
+GPU_CASES = [
+    *(
+        Case(f"{model}-{'x'.join(map(str, s.size))}-{s.features}-{s.act}", _make(s.size, s.features, s.act))
+        for model, shapes in LINEAR_ACT.items()
+        for s in shapes
+    ),
+    Case("past-2-31-elements", _make((2**16 + 1, 16), 2**15, "gelu"), slow=True),
+]

@@ -1,0 +1,396 @@
+"""install.py as hosts run it, in a copy of its files, with a pip that finds nothing and an nvcc that is a script."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fast_compile_installer import optional, packages, requirements, torch_choice
+from fast_compile_installer import pip as pip_module
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARIES = Path("sfast_core") / "native" / "lib"
+needs_scripts = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for nvcc is a script with a #! line")
+
+# Does as FAKE_NVCC says, and writes what it was called for to calls.txt beside it.
+FAKE_NVCC = """#!{python}
+import os, pathlib, subprocess, sys, time
+folder = pathlib.Path(__file__).parent
+arguments = sys.argv[1:]
+with (folder / "calls.txt").open("a") as calls:
+    calls.write(arguments[0] + "\\n")
+if arguments == ["--version"]:
+    print("Cuda compilation tools, release " + (folder / "version.txt").read_text())
+elif arguments == ["--list-gpu-arch"]:
+    print("compute_75\\ncompute_80\\ncompute_90")
+else:
+    output = pathlib.Path(arguments[arguments.index("-o") + 1])
+    output.write_bytes(b"half")
+    behaviour = os.environ.get("FAKE_NVCC")
+    if behaviour == "fail":
+        print("kernel.cu(3): error: expected a ';'")
+        sys.exit(2)
+    if behaviour == "hang":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        (folder / "child.txt").write_text(str(child.pid))
+        time.sleep(600)
+    output.write_bytes(b"whole " + " ".join(arguments).encode())
+"""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A copy of what install.py needs, and an environment in which only the stand-ins can be found."""
+
+    root: Path
+    tools: Path
+
+    @property
+    def libraries(self) -> list[Path]:
+        """The libraries that are in place."""
+        return sorted((self.root / LIBRARIES).glob("sfast-*"))
+
+    @property
+    def leftovers(self) -> list[str]:
+        """What else lies in the libraries' folder, but for the state."""
+        return sorted(path.name for path in (self.root / LIBRARIES).glob("*") if path not in self.libraries and path.name != "state.json")
+
+    @property
+    def calls(self) -> list[str]:
+        """The first argument of each call to nvcc."""
+        log = self.tools / "calls.txt"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """Variables for a subprocess: no CUDA but the stand-in, no package index."""
+        kept = {key: value for key, value in os.environ.items() if key not in ("CUDA_HOME", "CUDA_PATH", "INDEX_URL", "NVCC_CCBIN")}
+        return {**kept, "PATH": str(self.tools), "PIP_NO_INDEX": "1", "SFAST_CUDA_ARCHS": "80", **more}
+
+    def start(self, *options: str, **more: str) -> subprocess.Popen[str]:
+        """``python install.py`` in the copy, from a folder that is not it."""
+        command = [sys.executable, *options, str(self.root / "install.py")]
+        return subprocess.Popen(command, cwd=self.tools, env=self.environ(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, *options: str, **more: str) -> tuple[str, str]:
+        """What it prints to the two streams; it must end with 0 and without a traceback."""
+        process = self.start(*options, **more)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0 and "Traceback" not in out + err
+        assert all(line.startswith("Fast Compile: ") for line in out.splitlines()), out
+        return out, err
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Pack:
+    """A fresh copy without a library, and the stand-ins."""
+    made = Pack(tmp_path / "a pack", tmp_path / "tools")
+    shutil.copytree(ROOT / "fast_compile_installer", made.root / "fast_compile_installer", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "csrc", made.root / "csrc")
+    (made.root / LIBRARIES.parent).mkdir(parents=True)
+    shutil.copy(ROOT / "sfast_core" / "native" / "build.py", made.root / LIBRARIES.parent)
+    shutil.copy(ROOT / "install.py", made.root)
+    (made.root / "requirements.txt").write_text("json\n")  # always there
+    made.tools.mkdir()
+    for name, text in (("nvcc", FAKE_NVCC.format(python=sys.executable)), ("gcc", "#!/bin/sh\n")):
+        (made.tools / name).write_text(text)
+        (made.tools / name).chmod(0o755)
+    (made.tools / "version.txt").write_text("12.4")
+    return made
+
+
+# -- at a host's start -----------------------------------------------------------------------------------------------------
+
+
+@needs_scripts
+def test_with_nothing_to_do_it_is_silent_and_starts_nothing(pack: Pack) -> None:
+    out, _ = pack.run()
+    assert "building the CUDA extension for sm_80 with nvcc 12.4" in out and len(pack.libraries) == 1
+    calls = pack.calls
+    assert calls[:2] == ["--version", "--list-gpu-arch"] and len(calls) == 3
+    out, err = pack.run("-X", "importtime")
+    assert out == "" and pack.calls == calls
+    imported = {line.rpartition("|")[2].strip() for line in err.splitlines()}
+    assert "json" in imported and not {"torch", "numpy", "pip", "sfast_core"} & imported
+
+
+def test_without_nvcc_one_line_says_what_that_costs(pack: Pack) -> None:
+    (pack.tools / "nvcc").unlink()
+    out, _ = pack.run(PATH=str(pack.tools / "nothing"), CUDA_HOME="")
+    if "building" in out:
+        pytest.skip("there is an nvcc in CUDA's usual folder")
+    assert len(out.splitlines()) == 1 and "no CUDA extension (" in out and "GroupNorm runs in Triton" in out
+
+
+@needs_scripts
+def test_without_a_gpu_nothing_is_built(pack: Pack) -> None:
+    out, _ = pack.run(SFAST_CUDA_ARCHS="")
+    assert out.splitlines() == ["Fast Compile: no CUDA extension (no NVIDIA GPU found): GroupNorm runs in Triton, or without Triton in PyTorch"]
+    assert pack.libraries == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip")
+def test_a_failing_pip_costs_one_line(pack: Pack) -> None:
+    (pack.root / "requirements.txt").write_text("json\nno-such-package-as-this\n")
+    out, _ = pack.run()
+    assert "Fast Compile: installing no-such-package-as-this ..." in out and "json" not in out
+    assert "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this)" in out
+
+
+def test_a_broken_set_up_costs_one_line(pack: Pack) -> None:
+    (pack.root / "requirements.txt").write_text("numpy>=2,<3\n")
+    out, _ = pack.run()
+    assert out.startswith("Fast Compile: set-up was left unfinished: ValueError") and len(out.splitlines()) == 1
+
+
+def test_the_command_line(pack: Pack) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(pack.root / "install.py"), *arguments]
+        return subprocess.run(command, env=pack.environ(), capture_output=True, text=True, check=False)
+
+    assert run("--help").returncode == 0 and "install.py demo" in run("--help").stdout
+    assert run("dmeo").returncode == 2 and "'dmeo' is not a command" in run("dmeo").stdout
+
+
+# -- the build -------------------------------------------------------------------------------------------------------------
+
+
+@needs_scripts
+def test_a_failed_build_leaves_nothing_and_is_not_repeated(pack: Pack) -> None:
+    out, _ = pack.run(FAKE_NVCC="fail")
+    assert "nvcc ended with 2: kernel.cu(3): error: expected a ';'" in out
+    assert pack.libraries == [] and pack.leftovers == []
+    calls = pack.calls
+    out, _ = pack.run(FAKE_NVCC="ok")
+    assert "error: expected a ';' (tried before" in out and pack.calls == calls
+    source = pack.root / "csrc" / "abi.cu"
+    source.write_text(source.read_text() + "\n")
+    pack.run(FAKE_NVCC="ok")
+    assert len(pack.libraries) == 1, "changed sources are tried again"
+
+
+@needs_scripts
+def test_a_slow_build_is_stopped_with_all_that_it_started(pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = load_builder(pack)
+    for key, value in pack.environ(FAKE_NVCC="hang").items():
+        monkeypatch.setenv(key, value)
+    outcome = builder.ensure(lambda line: None, limit_s=2.0)
+    assert outcome.library is None and "stopped after 2 s" in outcome.reason
+    assert pack.libraries == [] and pack.leftovers == []
+    child = int((pack.tools / "child.txt").read_text())
+    wait_for(lambda: not is_running(child))
+
+
+@needs_scripts
+def test_a_build_that_is_killed_from_outside_leaves_no_library(pack: Pack) -> None:
+    process = pack.start(FAKE_NVCC="hang")
+    try:
+        wait_for((pack.tools / "child.txt").exists)
+        process.kill()
+        process.communicate(timeout=60)
+        assert pack.libraries == []
+        (stale,) = (pack.root / LIBRARIES).glob(".build-*")
+    finally:
+        end_orphans(pack)
+    os.utime(stale, (time.time() - 7200,) * 2)
+    pack.run()
+    assert len(pack.libraries) == 1 and pack.leftovers == []
+
+
+@needs_scripts
+def test_what_goes_into_a_build_decides_on_the_next(pack: Pack) -> None:
+    def build(**more: str) -> tuple[str, bool]:
+        before = len(pack.calls)
+        pack.run(**more)
+        (library,) = pack.libraries  # the one before it is gone
+        return library.name, "-O3" in pack.calls[before:]
+
+    first, built = build()
+    assert built and build() == (first, False)
+    (pack.root / LIBRARIES / "state.json").write_text("damaged")
+    assert build() == (first, False), "the library's own name says what it was built from"
+    other_arch, built = build(SFAST_CUDA_ARCHS="9.0;8.0")
+    assert built and other_arch != first and other_arch.split("-")[1] == first.split("-")[1]
+    flags = pack.libraries[0].read_bytes()
+    assert b"code=sm_80" in flags and b"code=sm_90 " in flags and b"code=compute_75" in flags
+    source = pack.root / "csrc" / "pack.cuh"
+    source.write_text(source.read_text() + "\n")
+    other_source, built = build(SFAST_CUDA_ARCHS="9.0;8.0")
+    assert built and other_source.split("-")[1] != first.split("-")[1]
+    (pack.tools / "version.txt").write_text("13.0")
+    os.utime(pack.tools / "nvcc", ns=(1, 1))  # another nvcc is another file
+    other_nvcc, built = build(SFAST_CUDA_ARCHS="9.0;8.0")
+    assert built and other_nvcc != other_source
+    pack.libraries[0].unlink()
+    assert build(SFAST_CUDA_ARCHS="9.0;8.0") == (other_nvcc, True)
+
+
+@needs_scripts
+def test_the_gpus_decide_on_the_architectures(pack: Pack) -> None:
+    builder = load_builder(pack)
+
+    def archs(listed: str, cuda_major: int = 12) -> tuple[str, ...]:
+        smi = pack.tools / "nvidia-smi"
+        smi.write_text(f"#!/bin/sh\nprintf '{listed}'\n")
+        smi.chmod(0o755)
+        found: tuple[str, ...] = builder.gpu_archs(pack.environ(), cuda_major)
+        return found
+
+    assert archs("8.6\\n8.6\\n9.0\\n") == ("86", "90a") and archs("9.0\\n", 11) == ("90",) and archs("12.0\\n") == ("120",)
+    assert archs("6.1\\n8.9\\n") == ("89",)
+    with pytest.raises(builder.BuildError, match=r"below 7\.5"):
+        archs("6.1\\n")
+    with pytest.raises(builder.BuildError, match="no NVIDIA GPU"):
+        archs("No devices were found\\n")
+
+
+# -- requirements ----------------------------------------------------------------------------------------------------------
+
+
+def test_requirements_hold_nothing_that_brings_torch_or_cuda() -> None:
+    names = requirements.read(ROOT / "requirements.txt")
+    assert {"numpy", "platformdirs", "safetensors"} <= set(names) <= {"numpy", "platformdirs", "safetensors", "triton"}
+    assert ("triton" in names) == (sys.platform == "linux")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = next(line for line in text.splitlines() if line.startswith("dependencies = "))
+    wanted = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line]
+    assert json.loads(listed.partition("=")[2]) == wanted
+
+
+def test_missing_asks_for_the_triton_that_torch_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = ["filelock", 'triton==3.6.0; platform_system == "Linux"', "tritonclient==1.0"]
+    monkeypatch.setattr(requirements, "_requires", lambda name: named if name == "torch" else [])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "numpy" else None)
+    assert requirements.missing(["numpy", "triton", "platformdirs"]) == ["triton==3.6.0", "platformdirs"]
+
+
+def test_the_private_environment_never_asks_for_a_package_that_needs_torch_with_its_dependencies() -> None:
+    test = packages.packages_for("test")
+    assert not {"accelerate", "peft", "torch", "torchvision", "triton"} & {name.partition(">")[0] for name in test.plain}
+    assert {"accelerate>=0.30", "peft>=0.11"} <= set(test.bare)
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "there", "reason"),
+    [
+        ("2.3.1", ["cudnn", "driver"], "PyTorch before 2.4 comes with cuDNN 8"),
+        ("2.11.0+cu130", ["driver"], "no cuDNN 9 comes with this PyTorch"),
+        ("2.11.0+cu130", ["cudnn"], "no NVIDIA driver"),
+        ("2.11.0+cu130", ["cudnn", "driver", "frontend"], "it is there"),
+        ("2.11.0+cu130", ["cudnn", "driver"], None),
+    ],
+)
+def test_cudnn_frontend_goes_in_only_where_it_runs(
+    torch_version: str, there: list[str], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optional, "_has_cudnn", lambda: "cudnn" in there)
+    monkeypatch.setattr(optional, "_has_gpu_driver", lambda: "driver" in there)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if "frontend" in there else None)
+    assert optional.why_not(torch_version) == reason
+
+
+def test_a_cudnn_frontend_that_cannot_be_had_is_left_alone_for_a_week(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(optional, "_MEMORY", tmp_path / "build" / "memory.json")
+    monkeypatch.setattr(optional, "why_not", lambda torch_version: None)
+    monkeypatch.setattr(requirements, "version", lambda name: "2.11.0")
+    key = optional.wanted()
+    assert key is not None and "PyTorch 2.11.0" in key
+    failing = pip_module.Pip((sys.executable, "-c", "import sys; print('ERROR: no wheel'); sys.exit(1)"))
+    optional.install(failing, key)
+    assert "can't be installed (ERROR: no wheel)" in capsys.readouterr().out
+    assert optional.wanted() is None
+    monkeypatch.setattr(requirements, "version", lambda name: "2.12.0")
+    assert optional.wanted() is not None, "another PyTorch, another try"
+
+
+# -- pip's output ----------------------------------------------------------------------------------------------------------
+
+
+def test_pip_is_shown_in_brief(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        "Collecting numpy",
+        "  Downloading numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.whl (16.6 MB)",
+        "  Downloading https://example.invalid/packages/ruff-0.17.6-py3-none-any.whl (11.2 MB)",
+        "  Downloading six-1.17.0-py2.py3-none-any.whl (11 kB)",
+        "Installing collected packages: numpy, ruff, six",
+    ]
+    shown = [pip_module.condense(line) for line in lines]
+    assert shown == [None, "  numpy 2.4.6 (17 MB)", "  ruff 0.17.6 (11 MB)", None, "  unpacking 3 packages"]
+    code = "import sys; print('''" + "\\n".join(lines) + "'''); print('ERROR: it broke'); print('see above'); sys.exit(1)"
+    with pytest.raises(pip_module.PipError, match="^ERROR: it broke$"):
+        pip_module.Pip((sys.executable, "-c", code)).install([], show=True)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_a_pip_that_hangs_is_stopped() -> None:
+    with pytest.raises(pip_module.PipError, match="stopped after 1 s"):
+        pip_module.Pip((sys.executable, "-c", "import time; time.sleep(600)")).install([], show=False, limit_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("version", "needs", "word"),
+    [
+        ("2.13.0", ["filelock", 'nvidia-cudnn-cu13==9.1; platform_system == "Linux"'], "gigabytes"),
+        ("2.13.0+cu130", [], "gigabytes"),
+        ("2.13.0+cpu", ["filelock"], "CPU only"),
+        ("2.13.0", ["filelock"], "CPU only"),
+    ],
+)
+def test_the_build_of_torch_is_told_beforehand(version: str, needs: list[str], word: str) -> None:
+    report = {"install": [{"metadata": {"name": "torch", "version": version, "requires_dist": needs}}]}
+    told = torch_choice.describe(report)
+    assert word in told and told != torch_choice.describe(None)
+    assert "gigabytes" in torch_choice.describe(None) and "CPU only" in torch_choice.describe(None)
+
+
+# -- what the tests use ----------------------------------------------------------------------------------------------------
+
+
+def load_builder(pack: Pack):  # type: ignore[no-untyped-def]
+    """The copy's build.py."""
+    spec = importlib.util.spec_from_file_location("build_of_the_copy", pack.root / LIBRARIES.parent / "build.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    return module
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Until it holds."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives (one that nobody has asked for its result yet doesn't)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def end_orphans(pack: Pack) -> None:
+    """What a killed install.py left running: the stand-in and its child, one group."""
+    child = int((pack.tools / "child.txt").read_text())
+    os.killpg(os.getpgid(child), signal.SIGKILL)
+    wait_for(lambda: not is_running(child))
