@@ -123,6 +123,16 @@ class Engine:
                 reason = variant.reason
         return self.run_eager(reason, eager)
 
+    @property
+    def graphs(self) -> DeviceGraphs | None:
+        """The graphs of the CUDA device that it runs on."""
+        return self._graphs
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the last call."""
+        return self._on
+
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
         self._count_eager(reason)
@@ -141,6 +151,13 @@ class Engine:
         with self._graphs.lock if self._graphs else self._lock:
             for variant in self._variants.values():
                 self._release(variant)
+
+    def forget_evicted(self) -> None:
+        """Let go of graphs that others evicted, so that the report counts what is there."""
+        with self._graphs.lock if self._graphs else self._lock:
+            for variant in self._variants.values():
+                if variant.captured is not None and not variant.captured.alive:
+                    self._release(variant)
 
     def restore(self) -> None:
         """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
@@ -176,10 +193,18 @@ class Engine:
         self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
     ) -> Any:
         report = SignatureReport(_describe(signature.tensors))
+        failure: str | None = None
         try:
             result, trace = record(traced, signature.tensors, module, device, self._leaf_scope)
         except Exception as error:  # the module's own, or one of recording: the plain call tells
-            return self.run_eager(f"it failed while it was recorded: {type(error).__name__}: {error}", eager)
+            failure = f"it failed while it was recorded: {type(error).__name__}: {error}"
+            passing = isinstance(error, torch.cuda.OutOfMemoryError)
+        if failure is not None:  # only here, where the failed call's tensors are gone
+            result = self.run_eager(failure, eager)
+            if not passing:  # the plain call went well: don't run this signature twice each time
+                self._remember(signature.key, variant := _Variant(report))
+                self._give_up(variant, failure)
+            return result
         if isinstance(trace, Untraceable) and trace.passing:
             self._count_eager(trace.reason)
             return result
@@ -187,14 +212,14 @@ class Engine:
         self._remember(signature.key, variant)
         self.report.calls["traced"] += 1
         report.calls += 1
+        if self._guard is None:
+            self._guard = StructureGuard(module)
         if isinstance(trace, Untraceable):
             self._give_up(variant, f"it can't be traced: {trace.reason}")
             return result
         try:
-            if self._guard is None:
-                self._guard = StructureGuard(module)
-                if change := self._guard.changed():
-                    raise CaptureError(change)
+            if self._guard.hooked:
+                raise CaptureError(self._guard.hooked)
             backend = self._graphs.backend if self._graphs else None
             variant.program = lower(trace, device, self._store, self.config, backend, report)
             variant.outputs = trace.outputs

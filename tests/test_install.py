@@ -80,7 +80,9 @@ class Pack:
     def start(self, *options: str, **more: str) -> subprocess.Popen[str]:
         """``python install.py`` in the copy, from a folder that is not it."""
         command = [sys.executable, *options, str(self.root / "install.py")]
-        return subprocess.Popen(command, cwd=self.tools, env=self.environ(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            command, cwd=self.tools, env=self.environ(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
 
     def run(self, *options: str, **more: str) -> tuple[str, str]:
         """What it prints to the two streams; it must end with 0 and without a traceback."""
@@ -135,7 +137,9 @@ def test_without_nvcc_one_line_says_what_that_costs(pack: Pack) -> None:
 @needs_scripts
 def test_without_a_gpu_nothing_is_built(pack: Pack) -> None:
     out, _ = pack.run(SFAST_CUDA_ARCHS="")
-    assert out.splitlines() == ["Fast Compile: no CUDA extension (no NVIDIA GPU found): GroupNorm runs in Triton, or without Triton in PyTorch"]
+    assert out.splitlines() == [
+        "Fast Compile: no CUDA extension (no NVIDIA GPU found): GroupNorm runs in Triton, or without Triton in PyTorch"
+    ]
     assert pack.libraries == []
 
 

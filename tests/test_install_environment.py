@@ -30,13 +30,13 @@ def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> str:
-    """The path of a wheel with one module that wants any PyTorch."""
+    """The path of a wheel with one module."""
     path = tmp_path / "wheels" / "fast_compile_probe-1.0-py3-none-any.whl"
     path.parent.mkdir()
     info = "fast_compile_probe-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("fast_compile_probe.py", "VALUE = 42\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: fast-compile-probe\nVersion: 1.0\nRequires-Dist: torch>=1.0\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: fast-compile-probe\nVersion: 1.0\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return str(path)
@@ -62,7 +62,6 @@ def test_a_venv_takes_the_running_pythons_torch_and_is_ready_the_second_time(
     assert made.output("-c", "import fast_compile_probe; print(fast_compile_probe.VALUE)") == "42"
     assert importlib.util.find_spec("fast_compile_probe") is None, "nothing goes into the running Python"
 
-    # Asks for PyTorch again with its dependencies: the one that is there satisfies pip.
     environment.prepare("test", Packages((wheel,), bare=(wheel,)), root=tmp_path)
     no_pip(monkeypatch)
     monkeypatch.setattr(environment, "_make_venv", lambda *_, **__: pytest.fail("the venv was made again"))

@@ -16,6 +16,8 @@ _OPERATORS = {
     "__iand__": torch.Tensor.bitwise_and,
     "__ior__": torch.Tensor.bitwise_or,
     "__ixor__": torch.Tensor.bitwise_xor,
+    "__ilshift__": torch.Tensor.bitwise_left_shift,
+    "__irshift__": torch.Tensor.bitwise_right_shift,
 }
 _IDENTITY = frozenset({"requires_grad_", "detach_"})
 _RESHAPING = frozenset(
@@ -57,15 +59,22 @@ def is_in_place(name: str) -> bool:
     return name in _OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
+def mutates(func: Any) -> bool:
+    """Whether an operator registered with torch, or one of its overloads, changes an argument."""
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return any(mutates(getattr(func, name)) for name in func.overloads())
+    return isinstance(func, torch._ops.OpOverload) and bool(func._schema.is_mutable)
+
+
 def overwriting_form(name: str, target: torch.Tensor, args: Sequence[Any]) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]] | None:
     """The function and its arguments for an operation that leaves nothing of its target's values; None for any other.
 
     ``args`` are the operation's arguments behind the target.
     """
     like = (tuple(target.shape), target.dtype, target.device)
-    if name == "copy_":
+    if name == "copy_" and args:
         return copied, (args[0], *like)
-    if name == "fill_":
+    if name == "fill_" and args:
         return filled, (args[0], *like)
     if name == "zero_":
         return filled, (0, *like)

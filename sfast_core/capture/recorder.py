@@ -9,6 +9,7 @@ forward goes on as it would have.
 
 from __future__ import annotations
 
+import numbers
 import re
 import weakref
 from collections.abc import Iterator
@@ -20,16 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .errors import CaptureError
-from .functional import cast_like, functional_form, is_in_place, overwriting_form, setitem
+from .functional import cast_like, functional_form, is_in_place, mutates, overwriting_form, setitem
+from .values import METADATA, why_not_static
 from .weights import WeightRef, WeightSource, WeightTable
 
-#: What may be asked of a tensor without reading a value.
-_METADATA = frozenset(
-    "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point is_complex is_set_to "
-    "is_signed is_same_size is_pinned is_inference is_conj is_neg is_shared has_names untyped_storage __len__ __hash__ result_type type "
-    "broadcast_shapes can_cast promote_types _has_compatible_shallow_copy_type is_nested is_distributed is_coalesced dense_dim "
-    "is_grad_enabled is_inference_mode_enabled".split()
-)
 _VALUE_TYPES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
@@ -123,23 +118,28 @@ class Recorder(TorchFunctionMode):
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
                 raise CaptureError("autocast is on")
             call = self._arguments(name, args, kwargs)
-        except CaptureError as error:
-            self.refuse(str(error))
+        except Exception as error:
+            self._refuse_for(error, name)
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         try:
             if call is not None:
                 self._record(func, name, call, args, result)
-        except CaptureError as error:
-            self.refuse(str(error))
+        except Exception as error:
+            self._refuse_for(error, name)
         return result
+
+    def _refuse_for(self, error: Exception, name: str) -> None:
+        self.refuse(str(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
 
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The call's arguments with nodes for tensors; None when it asks for metadata only."""
-        if name in _METADATA and not (name == "type" and len(args) > 1):
+        if name in METADATA and not (name == "type" and len(args) > 1):
             return None
         if kwargs.get("out") is not None:
             raise CaptureError(f"{name} writes to out=")
+        if reason := why_not_static(name, args, kwargs):
+            raise CaptureError(reason)
         if name == "__setitem__":  # the target may be outdated by the very view that is put back
             self._settle(args[0], args[1], args[2])
         mapped = self._map((args, kwargs), name)
@@ -150,8 +150,8 @@ class Recorder(TorchFunctionMode):
             return self._node(value, name)
         if type(value) in (bool, int, float):
             return value
-        if isinstance(value, (bool, int, float)):  # numpy scalars and IntEnums: their repr is no literal
-            return float(value) if isinstance(value, float) else int(value)
+        if isinstance(value, numbers.Real):  # numpy scalars and IntEnums: their repr is no literal
+            return int(value) if isinstance(value, numbers.Integral) else float(value)
         if isinstance(value, _VALUE_TYPES):
             return value
         if isinstance(value, (tuple, list)):
@@ -169,32 +169,34 @@ class Recorder(TorchFunctionMode):
     def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], result: Any) -> None:
         in_place = is_in_place(name) or call[1].get("inplace") is True
         if in_place:
-            return self._record_in_place(name, call, args)
+            return self._record_in_place(func, name, call, args)
         if isinstance(result, torch.Tensor):
             if any(result is arg for arg in args):  # a conversion that had nothing to do
                 return
             self._bind(result, self._call(func, name, call, result))
-        elif isinstance(result, (tuple, list)) and result and all(isinstance(item, torch.Tensor) for item in result):
+        elif isinstance(result, (tuple, list)) and _are_tensors(result):
             node = self._call(func, name, call, None)
             for index, item in enumerate(result):
-                self._bind(item, self._value(self.graph.call_function(_getitem, (node, index)), item))
+                if item is not None:
+                    self._bind(item, self._value(self.graph.call_function(_getitem, (node, index)), item))
         elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
             return  # shape, dtype, device, ndim, ...
         elif self._reads(call):
             raise CaptureError(f"{name} reads a tensor's value into Python")
 
-    def _record_in_place(self, name: str, call: tuple[Any, Any], args: tuple[Any, ...]) -> None:
-        form = functional_form(name if is_in_place(name) else name + "_")
-        if form is None or not args or not isinstance(args[0], torch.Tensor):
+    def _record_in_place(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...]) -> None:
+        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        overwriting = overwriting_form(name, target, call[0][1:]) if target is not None else None
+        form = functional_form(name) if is_in_place(name) else func  # with inplace=True: the same function without it
+        if target is None or (form is None and overwriting is None):
             raise CaptureError(f"{name} changes a tensor in place in a way that has no functional form")
-        target = args[0]
         if self._storage(target) in self._foreign and name not in ("requires_grad_", "detach_"):
             raise CaptureError(f"{name} writes to an input or a weight in place")
         kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
-        overwriting = overwriting_form(name, target, call[0][1:])
         if overwriting is not None:
             node = self.graph.call_function(*overwriting)
         else:
+            assert form is not None
             node = self.graph.call_function(form, tuple(call[0]), kwargs)
             try:
                 computed = form(*_metas(call[0]), **_metas(kwargs))
@@ -224,8 +226,7 @@ class Recorder(TorchFunctionMode):
         elif getattr(torch.Tensor, name, None) is func:
             node = self.graph.call_method(name, tuple(call[0]), call[1])
         else:
-            schema = getattr(func, "_schema", None)
-            if schema is not None and schema.is_mutable:
+            if mutates(func):
                 raise CaptureError(f"the operator {name} changes its arguments")
             node = self.graph.call_function(func, tuple(call[0]), call[1])
         return node if result is None else self._value(node, result)
@@ -296,6 +297,11 @@ class Recorder(TorchFunctionMode):
             uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
             if uninitialised and not all(_ignores_first(user) for user in node.users):
                 raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
+
+
+def _are_tensors(result: Any) -> bool:
+    """Whether a function's several results are tensors, or nothing where one was not asked for."""
+    return any(item is not None for item in result) and all(item is None or isinstance(item, torch.Tensor) for item in result)
 
 
 def _ignores_first(node: torch.fx.Node) -> bool:

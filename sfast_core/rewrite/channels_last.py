@@ -1,7 +1,8 @@
-"""Convolution weights with their channels innermost. With them, and with every ``contiguous`` gone, the whole model runs NHWC.
+"""NHWC from the first convolution to the last: images and convolution weights with their channels innermost in memory.
 
-NCHW costs 1.3 to 3 times NHWC at every convolution measured, and token reshapes of NHWC maps are views. The ops turn an NCHW input (the
-latent) once; nothing after it is NCHW.
+NCHW costs 1.3 to 3 times NHWC at every convolution measured, and token reshapes of NHWC maps are views. The ops keep the layout of what
+they get, so it is enough to turn what comes from elsewhere (the latent) where it enters, and every ``contiguous`` behind is gone already.
+Left out, 75 conversions took 6 of SDXL's 33 ms.
 """
 
 from __future__ import annotations
@@ -12,22 +13,35 @@ import torch
 from torch.fx import Graph
 
 from ..ops.conv2d_act import conv2d_act
-from .graph import calls, is_weight, shape, value
+from ..ops.group_norm_act import group_norm_act
+from .graph import calls, insert, is_weight, shape, value
+
+
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with its channels innermost; x itself where they are."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def images_channels_last(graph: Graph) -> int:
+    """Turn the input of each image op that no other image op made. Nothing happens at run time where it is turned already."""
+    changed = 0
+    for node in list(graph.nodes):
+        if calls(node, conv2d_act, group_norm_act) and not calls(node.args[0], conv2d_act, group_norm_act, channels_last):
+            node.update_arg(0, insert(node, channels_last, node.args[0]))
+            changed += 1
+    return changed
 
 
 def convolutions_channels_last(graph: Graph) -> int:
     """Ask for channels_last storage of each convolution's weight. A 1x1 kernel is the same memory either way."""
     changed = 0
     for node in graph.nodes:
-        if not calls(node, conv2d_act, torch.conv2d):
+        if not calls(node, conv2d_act):
             continue
         weight = node.args[1]
-        if (
-            is_weight(weight)
-            and weight.meta["source"].plain
-            and shape(weight)[2:] != (1, 1)
-            and all(calls(user, conv2d_act) for user in weight.users)
-        ):
+        if not is_weight(weight) or not weight.meta["source"].plain or shape(weight)[2:] == (1, 1):
+            continue
+        if all(calls(user, conv2d_act) for user in weight.users):
             weight.meta["source"] = with_changes(weight.meta["source"], channels_last=True)
             weight.meta["val"] = value(weight).contiguous(memory_format=torch.channels_last)
             changed += 1

@@ -10,7 +10,7 @@ from torch.fx import Graph
 
 from ..capture.weights import WeightRef
 from .canonicalise import canonicalise
-from .channels_last import convolutions_channels_last
+from .channels_last import convolutions_channels_last, images_channels_last
 from .fuse_attention import fuse_attention, recover_attention
 from .fuse_conv import convolution_as_linear, fuse_conv_act
 from .fuse_feed_forward import fuse_geglu, fuse_linear_act
@@ -49,6 +49,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None) -> dict[str, 
         "fuse_geglu": fuse_geglu,
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,
+        "images_channels_last": images_channels_last,
     }
     if may_pack is not None:
         allowed = may_pack

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch.utils import _pytree
 
 from ..choices import Choices
 from .graphs import Backend
@@ -16,6 +19,7 @@ from .graphs import Backend
 _LAUNCHES = 10
 _REPLAYS = 3
 _THREADS = 8
+_EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together; a larger one runs alone
 log = logging.getLogger("fast_compile")
 
 
@@ -38,6 +42,12 @@ class Job:
         self._args, self._kwargs = args, kwargs
         self._channels_last = channels_last
 
+    @property
+    def bytes(self) -> int:
+        """The size of the arguments, and about that of the results."""
+        leaves = _pytree.tree_leaves((self._args, self._kwargs))
+        return 2 * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
+
     def example(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Random arguments of these shapes. Not zeros: they run faster than real data. The global generators stay as they are."""
         generator = torch.Generator(device).manual_seed(0)
@@ -55,6 +65,29 @@ class Job:
         return tuple(make(arg) for arg in self._args), {name: make(arg) for name, arg in self._kwargs.items()}
 
 
+class _Share:
+    """A number of bytes that threads take parts of."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def held(self, count: int) -> Iterator[None]:
+        """Wait until ``count`` bytes are free, or all of them where it is more, and hold them."""
+        count = min(count, self._limit)
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken + count <= self._limit)
+            self._taken += count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= count
+                self._changed.notify_all()
+
+
 class Tuner:
     """Makes the choices for one device, and keeps them."""
 
@@ -68,8 +101,11 @@ class Tuner:
         """The name of the impl to take for each job. Also compiles every kernel that the chosen impls need."""
         distinct = {job.key: job for job in jobs if job.impls}
         open_jobs = [job for job in distinct.values() if self._known(job) is None]
+        start = time.perf_counter()
         broken = self._compile(distinct.values())
+        compiled = time.perf_counter()
         measured = {job.key: self._fastest(job, broken) for job in open_jobs}
+        log.debug("%d kernels ready in %.2f s, %d measured in %.2f s", len(distinct), compiled - start, len(measured), time.perf_counter() - compiled)
         self._choices.add({key: name for key, name in measured.items() if name is not None and len(distinct[key].impls) > 1})
         return [(measured.get(job.key) or self._known(job) or next(iter(job.impls))) if job.impls else "reference" for job in jobs]
 
@@ -86,10 +122,12 @@ class Tuner:
         """
         pairs = [(job, name) for job in jobs for name in ([self._known(job)] if self._known(job) else job.impls)]
 
+        memory = _Share(_EXAMPLE_BYTES)
+
         def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
             job, name = pair
             try:
-                with torch.no_grad(), torch.cuda.device(self._device):
+                with memory.held(job.bytes), torch.no_grad(), torch.cuda.device(self._device):
                     args, kwargs = job.example(self._device)
                     job.impls[name].launch(*args, **kwargs)
                     torch.cuda.current_stream().synchronize()

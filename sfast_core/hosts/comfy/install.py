@@ -1,80 +1,18 @@
-"""Puts a compiled forward under a ComfyUI model for the length of each call, and takes it off again."""
+"""``apply``: a clone of a ComfyUI model patcher that samples through the compiled forward. And which model has what compiled state."""
 
 from __future__ import annotations
 
+import logging
+import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import torch
-
-from ...capture import CaptureError, snapshot
 from ...config import CompileConfig
-from ...engine import Engine, Forward
 from ...report import Report, versions
-from .leaves import casting_leaves
-from .options import steering_options
+from .state import ModelState
 
+log = logging.getLogger("fast_compile")
 KEY = "fast_compile"
-_POSITIONAL_OPTIONS = 5  # UNetModel._forward and its likes: x, timesteps, context, y, control, transformer_options
-
-
-class ModelState:
-    """The compiled state of one BaseModel. Lives as long as that does; the registry below holds it by a weak key."""
-
-    def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
-        model: torch.nn.Module = base_model.diffusion_model  # type: ignore[assignment]
-        self.config = config
-        self.engine = Engine(model, type(base_model).__name__, config, casting_leaves)
-        self._attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
-        self._active = False
-        self._watch: Any = None
-
-    @contextmanager
-    def installed(self, model: torch.nn.Module) -> Iterator[None]:
-        """For this call, let ``model`` compute its forward by the engine."""
-        if self._active:  # a wrapper below ours calls the model again: it is in place already
-            yield
-            return
-        original: Forward = getattr(model, self._attribute)
-        own = self._attribute in model.__dict__
-        if self._watch is None:
-            self._watch = model.register_forward_pre_hook(self._restore_for_others)
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return self._call(model, original, args, kwargs)
-
-        model.__dict__[self._attribute] = forward
-        self._active = True
-        try:
-            yield
-        finally:
-            self._active = False
-            if own:
-                model.__dict__[self._attribute] = original
-            else:
-                model.__dict__.pop(self._attribute, None)
-
-    def _call(self, model: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        _stop_if_interrupted()
-        try:
-            fast_args, fast_kwargs = _steering(args, kwargs)
-        except CaptureError as error:
-            return self.engine.run_eager(str(error), lambda: original(*args, **kwargs))
-        return self.engine.call(model, original, fast_args, fast_kwargs, lambda: original(*args, **kwargs))
-
-    def _restore_for_others(self, module: torch.nn.Module, args: Any) -> None:
-        """Somebody runs the model without our node: give it the very weights that it had, and our graphs' memory."""
-        if not self._active and self._watch is not None:
-            self._watch.remove()
-            self._watch = None
-            self.engine.restore()
-
-    def on_detach(self, unload: bool) -> None:
-        """The host takes the model off the GPU (``unload``), or only this patcher off the model."""
-        if unload:
-            self.engine.release_graphs()
 
 
 class FastCompileWrapper:
@@ -85,32 +23,50 @@ class FastCompileWrapper:
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         base_model = executor.class_obj
+        model = getattr(base_model, "diffusion_model", None)
         state = _state(base_model, self.config)
-        with state.installed(base_model.diffusion_model):
+        if state is None or model is None:
+            return executor(*args, **kwargs)
+        reason = state.why_not_installed(model, args, kwargs)
+        if reason is not None:
+            return state.engine.run_eager(reason, lambda: executor(*args, **kwargs))
+        with state.installed(model):
             return executor(*args, **kwargs)
 
 
 #: One state per BaseModel, whatever number of nodes and clones lead to it; gone with the model.
 _STATES: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
-def _state(base_model: Any, config: CompileConfig) -> ModelState:
-    state = _STATES.get(base_model)
-    if state is None or state.config != config:
-        if state is not None:
-            state.engine.restore()
-        state = _STATES[base_model] = ModelState(base_model, config)
-    return state
+def _state(base_model: Any, config: CompileConfig) -> ModelState | None:
+    """The state of this model under this config; None for a model that can't have one."""
+    with _LOCK:
+        state = _STATES.get(base_model)
+        if state is not None and state.config == config:
+            return state
+        try:
+            if state is not None:
+                state.close()
+            state = _STATES[base_model] = ModelState(base_model, config)
+        except Exception as error:
+            log.warning("Fast Compile: a %s runs as it was: %s: %s", type(base_model).__name__, type(error).__name__, error)
+            return None
+        return state
 
 
 def states() -> list[ModelState]:
     """The compiled state of every model that is alive."""
-    return list(_STATES.values())
+    with _LOCK:
+        return list(_STATES.values())
 
 
 def report() -> Report:
     """What happened to every model that is alive."""
-    return Report([state.engine.report for state in states()], versions())
+    alive = states()
+    for state in alive:
+        state.engine.forget_evicted()
+    return Report([state.engine.report for state in alive], versions())
 
 
 def apply(model: Any, config: CompileConfig | None = None) -> Any:
@@ -143,23 +99,9 @@ def remove(model: Any) -> None:
 
 
 def _on_detach(patcher: Any, unpatch_all: bool) -> None:
-    state = _STATES.get(patcher.model)
-    if state is not None:
-        state.on_detach(unpatch_all)
-
-
-def _steering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's arguments as a trace may see them: own containers (forwards pop ``control`` empty), options that steer."""
-    args, kwargs = snapshot(args), snapshot(kwargs)
-    if "transformer_options" in kwargs:
-        kwargs["transformer_options"] = steering_options(kwargs["transformer_options"])
-    elif len(args) > _POSITIONAL_OPTIONS and isinstance(args[-1], dict):
-        args = (*args[:-1], steering_options(args[-1]))
-    return args, kwargs
-
-
-def _stop_if_interrupted() -> None:
-    """The host looks for the user's Cancel inside each layer; a replay has no layers."""
-    import comfy.model_management
-
-    comfy.model_management.throw_exception_if_processing_interrupted()
+    try:
+        state = _STATES.get(patcher.model)
+        if state is not None:
+            state.on_detach(unpatch_all)
+    except Exception:  # a host in the middle of unloading must get on with it
+        log.debug("Fast Compile: on detach", exc_info=True)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ...capture import Recorder
 
+#: One recording at a time: two that overlap would put each other's functions back.
+_LOCK = threading.RLock()
+
 
 @contextmanager
 def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """While a call is recorded, let ``comfy.ops.cast_bias_weight`` run unrecorded and tell the recorder what it returned.
 
-    The function is put back however the call ends. Other threads pass through it as before.
+    The function is put back however the call ends. Other threads pass through it as before. Where this ComfyUI has no such function
+    its layers are recorded like any other.
     """
-    import threading
-
     import comfy.ops
 
-    thread, cast, uncast = threading.get_ident(), comfy.ops.cast_bias_weight, getattr(comfy.ops, "uncast_bias_weight", None)
+    cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
+    if cast is None:
+        yield
+        return
+    thread = threading.get_ident()
 
     def named_cast(module: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
@@ -39,12 +46,13 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         with recorder.paused():
             return uncast(*args, **kwargs)
 
-    comfy.ops.cast_bias_weight = named_cast
-    if uncast is not None:
-        comfy.ops.uncast_bias_weight = unrecorded_uncast
-    try:
-        yield
-    finally:
-        comfy.ops.cast_bias_weight = cast
+    with _LOCK:
+        comfy.ops.cast_bias_weight = named_cast
         if uncast is not None:
-            comfy.ops.uncast_bias_weight = uncast
+            comfy.ops.uncast_bias_weight = unrecorded_uncast
+        try:
+            yield
+        finally:
+            comfy.ops.cast_bias_weight = cast
+            if uncast is not None:
+                comfy.ops.uncast_bias_weight = uncast

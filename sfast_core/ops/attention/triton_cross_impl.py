@@ -90,31 +90,38 @@ def launch(
     out = q.new_empty((batch, queries, heads, depth))
     if out.numel() > 0:
         plan = cut(k.shape[2], depth)
-        chunk = plan.block_l * blocks_per_program(-(-queries // plan.block_l), batch * heads, _multiprocessors(q.device))
-        with torch.cuda.device_of(q):
-            cross_attention_kernel[(-(-queries // chunk), batch * heads)](
-                q,
-                k,
-                v,
-                out,
-                queries,
-                k.shape[2],
-                heads,
-                depth // 8,
-                chunk,
-                *(stride // 8 for tensor in (q, k, v) for stride in tensor.stride()[:3]),
-                (depth**-0.5 if scale is None else scale) * math.log2(math.e),
-                BLOCK_L=plan.block_l,
-                S0=plan.keys[0],
-                S1=plan.keys[1],
-                D0=plan.head[0],
-                D1=plan.head[1],
-                OPERAND=_operand(q),
-                num_warps=plan.warps,
-                num_stages=plan.stages,
-                enable_fp_fusion=True,
-            )
+        blocks = blocks_per_program(-(-queries // plan.block_l), batch * heads, _multiprocessors(q.device))
+        launch_cut(plan, blocks, q, k, v, depth**-0.5 if scale is None else scale, out)
     return out.transpose(1, 2)
+
+
+def launch_cut(plan: Cut, blocks: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, out: torch.Tensor) -> None:
+    """Compute into ``out`` [B, L, H, D], which is not empty, with ``blocks`` blocks of queries per program."""
+    batch, heads, queries, depth = q.shape
+    chunk = plan.block_l * blocks
+    with torch.cuda.device_of(q):
+        cross_attention_kernel[(-(-queries // chunk), batch * heads)](
+            q,
+            k,
+            v,
+            out,
+            queries,
+            k.shape[2],
+            heads,
+            depth // 8,
+            chunk,
+            *(stride // 8 for tensor in (q, k, v) for stride in tensor.stride()[:3]),
+            scale * math.log2(math.e),
+            BLOCK_L=plan.block_l,
+            S0=plan.keys[0],
+            S1=plan.keys[1],
+            D0=plan.head[0],
+            D1=plan.head[1],
+            OPERAND=_operand(q),
+            num_warps=plan.warps,
+            num_stages=plan.stages,
+            enable_fp_fusion=True,
+        )
 
 
 def blocks_per_program(blocks: int, heads: int, multiprocessors: int) -> int:

@@ -59,8 +59,7 @@ class Geometry(NamedTuple):
     def out(self) -> tuple[int, int, int, int]:
         """The shape of the result."""
         height, width = (
-            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1
-            for i in range(2)
+            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(2)
         )
         return self.x[0], self.weight[0], height, width
 

@@ -64,9 +64,9 @@ def launch(
         x.contiguous(memory_format=torch.channels_last),
         weight.contiguous(memory_format=torch.channels_last),
         None,
-        stride,  # type: ignore[arg-type]
-        padding,  # type: ignore[arg-type]
-        dilation,  # type: ignore[arg-type]
+        stride,
+        padding,
+        dilation,
         groups,
     ).contiguous(memory_format=torch.channels_last)
     if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):

@@ -39,7 +39,9 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
     rows = out.numel() // inner
     grid = (-(-rows // BLOCK_ROWS), -(-inner // BLOCK_COLS))
     with torch.cuda.device_of(out):
-        gate_kernel[grid](hidden, out, rows, inner, gate_kind(x.dtype, approximate), BLOCK_ROWS, BLOCK_COLS, num_warps=4, enable_fp_fusion=True)
+        gate_kernel[grid](
+            hidden, out, rows, inner, gate_kind(x.dtype, approximate), BLOCK_ROWS, BLOCK_COLS, num_warps=4, enable_fp_fusion=True
+        )
     return out
 
 

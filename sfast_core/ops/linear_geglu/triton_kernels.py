@@ -70,6 +70,7 @@ def linear_geglu_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    OPERAND: tl.constexpr,
 ):
     """``out = (x @ value.T + b) * gelu(x @ gate.T + b')`` in one persistent GEMM: program i takes the tiles i, i + programs, ...
 
@@ -78,6 +79,8 @@ def linear_geglu_kernel(
     computes both, and its accumulator holds column c of the value and of the gate in the same thread: splitting it moves nothing.
     Tiles go down ``group_rows`` blocks of rows before the next column, so that neighbours share x and weight in L2. Ends of rows,
     columns and depth are the descriptors' affair: they read zeros and do not write.
+
+    OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't multiply bfloat16.
     """
     blocks_m = tl.cdiv(rows, BLOCK_M)
     blocks_n = tl.cdiv(inner, BLOCK_H)
@@ -90,8 +93,8 @@ def linear_geglu_kernel(
         col = in_group // group_m * BLOCK_H
         acc = tl.zeros((BLOCK_M, 2 * BLOCK_H), tl.float32)
         for k in range(blocks_k):
-            a = x.load([row, k * BLOCK_K])
-            b = weight.load([0, col, k * BLOCK_K]).reshape(2 * BLOCK_H, BLOCK_K)
+            a = x.load([row, k * BLOCK_K]).to(OPERAND)
+            b = weight.load([0, col, k * BLOCK_K]).reshape(2 * BLOCK_H, BLOCK_K).to(OPERAND)
             acc = tl.dot(a, b.T, acc)
         value, gate = tl.split(acc.reshape(BLOCK_M, 2, BLOCK_H).permute(0, 2, 1))
         if HAS_BIAS:

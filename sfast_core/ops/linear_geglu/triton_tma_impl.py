@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
 from ..constraints import why_no_cuda
@@ -21,13 +22,14 @@ BARRIER_BYTES = 1024
 
 
 class Tile(NamedTuple):
-    """One way to cut the result, into blocks of ``rows`` x ``cols`` gated columns."""
+    """One way to cut the result: into blocks of ``rows`` x ``cols`` gated columns, ``per_sm`` of them at a time on a multiprocessor."""
 
     rows: int
     cols: int
     warps: int
     stages: int  #: buffers of x and weight in shared memory, fewer where they don't fit
-    rate: float  #: arithmetic rate next to the first of TILES, which fills the tensor cores best
+    per_sm: int
+    rate: float  #: of a full multiprocessor, next to the first of TILES
 
     def stage_bytes(self) -> int:
         """Shared memory of one buffer: BLOCK_K columns of the rows of x, of the value and of the gate."""
@@ -40,9 +42,9 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 128, 8, 4, 1.0),
-    Tile(128, 64, 4, 4, 0.85),
-    Tile(64, 64, 4, 4, 0.65),
+    Tile(128, 128, 8, 4, 1, 1.0),
+    Tile(128, 64, 4, 3, 2, 0.9),
+    Tile(64, 64, 4, 4, 2, 0.75),
 )
 
 
@@ -87,11 +89,26 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
     rows = out.numel() // inner
     if rows == 0:
         return out
+    multiprocessors, shared_bytes = _capacity(x.device)
+    tile = choose(rows, inner, multiprocessors, shared_bytes)
+    return launch_tile(tile, multiprocessors, x, weight, bias, approximate, out)
+
+
+def launch_tile(
+    tile: Tile,
+    multiprocessors: int,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    approximate: str,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Compute into ``out``, which is not empty, with this tile; returns it."""
+    inner, depth = weight.shape[0] // 2, weight.shape[1]
+    rows = out.numel() // inner
     source = _aligned_rows(x, depth)
-    programs, shared_bytes = _capacity(x.device)
-    tile = choose(rows, inner, programs, shared_bytes)
     blocks = -(-rows // tile.rows) * -(-inner // tile.cols)
-    programs = min(programs, blocks)
+    programs = min(multiprocessors * tile.per_sm, blocks)
     with torch.cuda.device_of(x):
         linear_geglu_kernel[(programs,)](
             TensorDescriptor(source, [rows, depth], [source.stride(0), 1], [tile.rows, BLOCK_K]),
@@ -108,6 +125,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
             BLOCK_M=tile.rows,
             BLOCK_H=tile.cols,
             BLOCK_K=BLOCK_K,
+            OPERAND=_operand(x),
             num_warps=tile.warps,
             num_stages=tile.stages,
             enable_fp_fusion=True,
@@ -115,13 +133,13 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
     return out
 
 
-def choose(rows: int, inner: int, programs: int, shared_bytes: int) -> Tile:
-    """The tile with the least ``rounds * area / rate``: a large one unless its last round leaves most multiprocessors idle."""
+def choose(rows: int, inner: int, multiprocessors: int, shared_bytes: int) -> Tile:
+    """The tile with which the busiest multiprocessor is done first: a large one unless few blocks leave most of them idle."""
     fitting = [tile for candidate in TILES if (tile := candidate.fit(shared_bytes))]
 
     def cost(tile: Tile) -> float:
         blocks = -(-rows // tile.rows) * -(-inner // tile.cols)
-        return -(-blocks // programs) * tile.rows * tile.cols / tile.rate
+        return -(-blocks // multiprocessors) * tile.rows * tile.cols / tile.rate
 
     return min(fitting, key=cost)
 
@@ -132,6 +150,13 @@ def _aligned_rows(x: torch.Tensor, depth: int) -> torch.Tensor:
     if source.stride(1) != 1 or source.stride(0) < depth or source.stride(0) % 8 or source.data_ptr() % 16:
         return source.clone(memory_format=torch.contiguous_format)
     return source
+
+
+def _operand(x: torch.Tensor) -> tl.dtype:
+    """The dtype of products. Triton's interpreter (on a CPU) would multiply bfloat16's bits as integers."""
+    if x.device.type != "cuda":
+        return tl.float32
+    return tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
 
 
 def _capacity(device: torch.device) -> tuple[int, int]:

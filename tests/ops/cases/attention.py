@@ -84,7 +84,10 @@ CASES = [
     Case("packed-200", _packed(1, 2, 200, 64)),
     Case("causal", _packed(1, 2, 40, 32, is_causal=True)),
     Case("head-36", _packed(1, 2, 40, 36)),
-    *(Case(f"mask-{name}", _masked(shape, False)) for name, shape in (("heads", (2, 2, 24, 24)), ("shared", (24, 24)), ("keys", (2, 1, 1, 24)))),
+    *(
+        Case(f"mask-{name}", _masked(shape, False))
+        for name, shape in (("heads", (2, 2, 24, 24)), ("shared", (24, 24)), ("keys", (2, 1, 1, 24)))
+    ),
     Case("mask-boolean", _masked((2, 1, 24, 24), True)),
     Case("no-queries", _cross(1, 2, 0, 77, 64)),
 ]

@@ -1,0 +1,63 @@
+"""Which calls read a tensor's values, openly or through the shape of what they return.
+
+A trace would burn the values in, and its proof on the same values couldn't tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+#: What may be asked of a tensor without reading a value.
+METADATA = frozenset(
+    "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point is_complex is_set_to "
+    "is_signed is_same_size is_pinned is_inference is_conj is_neg is_shared has_names untyped_storage __len__ __hash__ result_type type "
+    "broadcast_shapes can_cast promote_types _has_compatible_shallow_copy_type is_nested is_distributed is_coalesced dense_dim "
+    "is_grad_enabled is_inference_mode_enabled".split()
+)
+_COUNTING = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
+#: Functions that make a tensor of a given size.
+_MAKING = frozenset("arange range linspace logspace zeros ones empty full eye tril_indices triu_indices empty_strided".split())
+#: Functions that are given sizes or counts behind the tensor itself.
+_SIZED = frozenset(
+    "view reshape expand broadcast_to repeat tile unflatten narrow topk chunk split split_with_sizes tensor_split interpolate pad "
+    "new_zeros new_ones new_empty adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d unfold diagonal".split()
+)
+
+
+def why_not_static(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a call of the function ``name`` with these arguments can't be recorded, or None."""
+    if name.startswith("as_strided"):
+        return f"{name} depends on how a tensor lies in memory"
+    return f"{name} returns a tensor whose shape depends on another's values" if _by_values(name, args, kwargs) else None
+
+
+def _by_values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    sizes = [value for key, value in kwargs.items() if key not in ("input", "self", "fill_value")]
+    if name in _COUNTING:
+        return True
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    if name == "one_hot":
+        return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None and _has_tensor((*args[1:], *sizes) if len(args) + len(kwargs) > 1 else args)
+    if name == "__getitem__":
+        return _selects_by_value(args[1])
+    if name in _MAKING:
+        return _has_tensor((*(args[:1] if name == "full" else args), *sizes))
+    return name in _SIZED and _has_tensor((*args[1:], *sizes))
+
+
+def _selects_by_value(index: Any) -> bool:
+    if isinstance(index, torch.Tensor):
+        return index.dtype in (torch.bool, torch.uint8)
+    if isinstance(index, slice):
+        return _has_tensor((index.start, index.stop, index.step))
+    return isinstance(index, (tuple, list)) and any(map(_selects_by_value, index))
+
+
+def _has_tensor(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) or (isinstance(value, (tuple, list)) and _has_tensor(value)) for value in values)

@@ -1,0 +1,116 @@
+"""Captured graphs in ComfyUI's own list of loaded models, so that its memory management counts them and can take them away.
+
+``free_memory``, ``unload_all_models`` and the server's ``/free`` walk that list and ask each entry for its size, to unload a part of it,
+or to go. The graphs of a device are one entry there: the smallest patcher that answers these questions. A patcher's own callbacks can't do
+it: when a model was last sampled without our node, ``unload_all_models`` calls none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from typing import Any
+
+import torch
+
+from ...runtime.graphs import DeviceGraphs
+
+log = logging.getLogger("fast_compile")
+
+
+class FastCompileGraphs(torch.nn.Module):
+    """What an entry names as its model. Holds nothing: a graph reads the weights of the model that it was captured from."""
+
+    device: torch.device | None = None
+
+
+@functools.cache
+def _patcher_class() -> Any:
+    from comfy.model_patcher import ModelPatcher
+
+    class GraphsPatcher(ModelPatcher):  # type: ignore[misc]
+        """One device's graphs as ComfyUI sees a loaded model. Nothing in here raises into the host."""
+
+        def __init__(self, graphs: DeviceGraphs, device: torch.device) -> None:
+            super().__init__(FastCompileGraphs(), load_device=device, offload_device=torch.device("cpu"))
+            self._graphs = weakref.ref(graphs)
+            self.model.device = device
+            self.graph_device = device
+
+        def loaded_size(self) -> int:
+            """Bytes that the graphs hold now."""
+            graphs = self._graphs()
+            try:
+                return graphs.bytes if graphs is not None else 0
+            except RuntimeError:  # another thread captures at this moment
+                return 0
+
+        def model_size(self) -> int:
+            """The same: a graph is never partly loaded."""
+            return self.loaded_size()
+
+        def current_loaded_device(self) -> torch.device:
+            return self.graph_device
+
+        def partially_load(self, device_to: Any, extra_memory: int = 0, *args: Any, **kwargs: Any) -> int:
+            """Graphs come back when they are captured again."""
+            return 0
+
+        def partially_unload(self, device_to: Any, memory_to_free: int = 0, *args: Any, **kwargs: Any) -> int:
+            """Evict least recently used graphs; returns the bytes released."""
+            return self._release(lambda graphs: graphs.evict(memory_to_free))
+
+        def detach(self, unpatch_all: bool = True) -> Any:
+            """Drop every graph."""
+            self._release(lambda graphs: graphs.release_all())
+            return self.model
+
+        def is_clone(self, other: Any) -> bool:
+            return other is self
+
+        def clone(self, *args: Any, **kwargs: Any) -> Any:
+            return self
+
+        def __del__(self) -> None:
+            """The graphs outlive the entry."""
+
+        def _release(self, release: Any) -> int:
+            graphs = self._graphs()
+            try:
+                return int(release(graphs)) if graphs is not None else 0
+            except Exception:
+                log.warning("Fast Compile: couldn't release graphs for ComfyUI", exc_info=True)
+                return 0
+
+    return GraphsPatcher
+
+
+#: The entry of each device's graphs. The host's list holds patchers weakly, so somebody has to.
+_ENTRIES: weakref.WeakKeyDictionary[DeviceGraphs, Any] = weakref.WeakKeyDictionary()
+
+
+def keep_listed(graphs: DeviceGraphs | None, device: torch.device) -> None:
+    """See to it that ``graphs`` are in the host's list while they hold memory. Never raises; costs a microsecond when they are.
+
+    Args:
+        graphs: a device's graphs; None where there are none.
+        device: the device that they are on.
+    """
+    if graphs is None or not graphs.bytes:
+        return
+    try:
+        import comfy.model_management
+
+        loaded = comfy.model_management.current_loaded_models
+        entry = _ENTRIES.get(graphs)
+        if entry is not None and any(listed.model is entry for listed in loaded):
+            return
+        if entry is None:
+            entry = _ENTRIES[graphs] = _patcher_class()(graphs, device)
+        listed = comfy.model_management.LoadedModel(entry)
+        listed.model_load()
+        listed.currently_used = False  # or a ControlNet that reloads "the models in use" would ask for the graphs too
+        loaded.append(listed)
+    except Exception:
+        log.debug("Fast Compile: the graphs couldn't be listed with ComfyUI's models", exc_info=True)

@@ -1,0 +1,82 @@
+"""What keeps a ComfyUI model from being accelerated for now: other nodes that reach into it, and ways of loading it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_MODEL = "diffusion_model"
+_LOADED = ("current_weight_patches_uuid", "model_loaded_weight_memory", "model_lowvram", "lowvram_patch_counter")
+
+
+class Obstacles:
+    """Says why one model runs as it was, or None. Asked at every call; what needs a walk over the model is asked again after a load only."""
+
+    def __init__(self) -> None:
+        self._loaded: tuple[Any, ...] | None = None
+        self._computed: str | None = None
+
+    def reason(self, base_model: Any, model: torch.nn.Module, attribute: str, options: Mapping[str, Any]) -> str | None:
+        """Why this call can't be accelerated, or None.
+
+        Args:
+            base_model: ComfyUI's BaseModel.
+            model: its diffusion model.
+            attribute: the forward that is to be replaced, ``_forward`` or ``forward``.
+            options: the call's transformer options.
+        """
+        return (
+            _patcher(getattr(base_model, "current_patcher", None))
+            or _replaced(model, attribute)
+            or _wrapped(model, attribute, options)
+            or self._weights(base_model, model)
+        )
+
+    def _weights(self, base_model: Any, model: torch.nn.Module) -> str | None:
+        """Weights that layers compute at each call: a LoRA on a partly loaded model, or another node's weight wrapper."""
+        loaded = tuple(getattr(base_model, name, None) for name in _LOADED)
+        if loaded != self._loaded:
+            computed = (m for m in model.modules() if getattr(m, "weight_function", None) or getattr(m, "bias_function", None))
+            owner = next(computed, None)
+            self._computed = f"its layers compute their weights at each call (a {type(owner).__name__} does)" if owner is not None else None
+            self._loaded = loaded
+        return self._computed
+
+
+def compiled_by_torch(model: Any, options: Mapping[str, Any]) -> str | None:
+    """Why a model that torch.compile has taken over is left to it, or None."""
+    wrappers = (options.get("wrappers") or {}).get("apply_model") or {}
+    if hasattr(model, "_orig_mod") or "torch.compile" in wrappers:
+        return "torch.compile is applied to it too: use one of the two"
+    return None
+
+
+def _patcher(patcher: Any) -> str | None:
+    if patcher is None:  # nobody samples: the model is called by hand
+        return None
+    if getattr(patcher, "is_dynamic", bool)():
+        return "dynamic VRAM loads it"
+    if injections := sorted(map(str, getattr(patcher, "injections", None) or ())):
+        return f"another node injects code into it: {', '.join(injections)}"
+    if objects := sorted(name for name in getattr(patcher, "object_patches", None) or () if name.split(".")[0] == _MODEL):
+        return f"another node replaces parts of it: {', '.join(objects[:3])}{', ...' if len(objects) > 3 else ''}"
+    return None
+
+
+def _replaced(model: torch.nn.Module, attribute: str) -> str | None:
+    """A method replaced on the instance, other than through the patcher (some nodes do so for the length of a call)."""
+    for name, value in model.__dict__.items():
+        if name != attribute and callable(value) and callable(getattr(type(model), name, None)):
+            return f"another node replaces its {name}"
+    return None
+
+
+def _wrapped(model: torch.nn.Module, attribute: str, options: Mapping[str, Any]) -> str | None:
+    """Other nodes' wrappers that would run inside the trace, where the model has no inner forward of its own."""
+    wrappers = {key: value for key, value in ((options.get("wrappers") or {}).get(_MODEL) or {}).items() if value}
+    code = getattr(getattr(type(model), attribute, None), "__code__", None)
+    if wrappers and attribute == "forward" and code is not None and "patcher_extension" in code.co_names:
+        return f"another node wraps its forward: {', '.join(sorted(map(str, wrappers)))}"
+    return None

@@ -1,0 +1,189 @@
+"""The compiled state of one ComfyUI model, and how it gets under the model for the length of a call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...capture import CaptureError
+from ...config import CompileConfig
+from ...engine import Engine, Forward
+from .leaves import casting_leaves
+from .memory import keep_listed
+from .obstacles import Obstacles, compiled_by_torch
+from .options import options_of, steering
+
+log = logging.getLogger("fast_compile")
+
+
+class _FromHost(BaseException):
+    """Carries an exception of the host's past the engine, which takes any other for one of its own."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _Watch:
+    """A forward pre-hook that tells the state of each call. A copy of the model has no state: there it does nothing."""
+
+    def __init__(self, state: ModelState | None) -> None:
+        self._state = state
+
+    def __call__(self, module: torch.nn.Module, args: Any) -> None:
+        if self._state is not None:
+            self._state.before_call(module)
+
+    def __deepcopy__(self, memo: Any) -> _Watch:
+        return _Watch(None)
+
+
+class ModelState:
+    """The compiled state of one BaseModel. Lives as long as that does and holds nothing of it."""
+
+    def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
+        model: torch.nn.Module = base_model.diffusion_model  # type: ignore[assignment]
+        self.config = config
+        self.engine = Engine(model, type(base_model).__name__, config, casting_leaves)
+        self._base_model = weakref.ref(base_model)
+        self._attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
+        self._obstacles = Obstacles()
+        self._lock = threading.Lock()
+        self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
+        self._installed: tuple[Callable[..., Any], Any] | None = None  # our forward, and the instance's own before it
+        self._watch: Any = None
+
+    # -- around a call through the node ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def installed(self, model: torch.nn.Module) -> Iterator[None]:
+        """For this call, let ``model`` compute its forward by the engine: for this thread, and for calls within this one too."""
+        thread = threading.get_ident()
+        with self._lock:
+            if self._installed is None:
+                self._install(model)
+            self._inside[thread] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside[thread] -= 1
+                if not self._inside[thread]:
+                    del self._inside[thread]
+                if not self._inside:
+                    self._uninstall(model)
+
+    def _install(self, model: torch.nn.Module) -> None:
+        if self._watch is None or self._watch.id not in model._forward_pre_hooks:  # the first time, or others cleared the hooks
+            self._watch = model.register_forward_pre_hook(_Watch(self))
+        before = model.__dict__.get(self._attribute)
+        original: Forward = getattr(model, self._attribute)
+        foreign = f"another node replaces its {self._attribute}" if before is not None else None
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() not in self._inside:  # another thread, which samples without the node
+                return original(*args, **kwargs)
+            return self._call(model, original, foreign, args, kwargs)
+
+        model.__dict__[self._attribute] = forward
+        self._installed = (forward, before)
+
+    def _uninstall(self, model: torch.nn.Module) -> None:
+        if self._installed is None:
+            return
+        forward, before = self._installed
+        self._installed = None
+        if model.__dict__.get(self._attribute) is not forward:  # somebody replaced it meanwhile
+            return
+        if before is None:
+            del model.__dict__[self._attribute]
+        else:
+            model.__dict__[self._attribute] = before
+
+    def why_not_installed(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Why nothing of ours may be put under this call at all, or None."""
+        return compiled_by_torch(model, options_of(args, kwargs))
+
+    # -- the call --------------------------------------------------------------------------------------------------------
+
+    def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        import comfy.model_management
+
+        # The host looks for the user's Cancel inside each layer; a replay has no layers.
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        interrupted = comfy.model_management.InterruptProcessingException
+
+        def eager() -> Any:
+            try:
+                return original(*args, **kwargs)
+            except Exception as error:
+                raise _FromHost(error) from None
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return completed(*args, **kwargs)
+            except interrupted as error:  # it says so once: running eager in its place would not stop
+                raise _FromHost(error) from None
+
+        failure: BaseException | None = None
+        try:
+            reason = foreign or self._obstacles.reason(self._base_model(), model, self._attribute, options_of(args, kwargs))
+            if reason is None:
+                call = steering(args, kwargs)
+                completed = call.completed(original)
+                result = self.engine.call(model, traced, call.args, call.kwargs, eager)
+                keep_listed(self.engine.graphs, self.engine.device)
+                return result
+        except _FromHost as passed:
+            failure = passed.error
+        except CaptureError as error:
+            reason = str(error)
+        except Exception as error:
+            log.debug("in a call of %s", self.engine.report.name, exc_info=True)
+            reason = f"Fast Compile failed: {type(error).__name__}: {error}"
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                failure = None  # or the exception would hold this frame, and this frame it
+        return self.engine.run_eager(str(reason), lambda: original(*args, **kwargs))
+
+    # -- around calls without the node -----------------------------------------------------------------------------------
+
+    def before_call(self, model: torch.nn.Module) -> None:
+        """Somebody calls the model. When it isn't our node: give it the very weights that it had, and our graphs' memory."""
+        if self._inside or self._watch is None:
+            return
+        try:
+            self.engine.restore()
+            if not self._may_come_back():
+                self._watch.remove()
+                self._watch = None
+        except Exception:
+            log.warning("Fast Compile: %s couldn't get its plain weights back", self.engine.report.name, exc_info=True)
+
+    def _may_come_back(self) -> bool:
+        """Whether the host keeps weights as the engine laid them out, to put them back when a LoRA goes."""
+        base_model = self._base_model()
+        patcher = getattr(base_model, "current_patcher", None)
+        return bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
+
+    def on_detach(self, unload: bool) -> None:
+        """The host takes the model off the GPU (``unload``), or only this patcher off the model."""
+        if unload:
+            self.engine.release_graphs()
+
+    def close(self) -> None:
+        """Leave the model as it was found: another state takes over."""
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
+        self.engine.restore()
+        self.engine.reset()

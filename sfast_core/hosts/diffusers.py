@@ -1,0 +1,192 @@
+"""diffusers: the models of a pipeline, each compiled where it stands.
+
+A pipeline's attributes stay the objects that they are, with a forward of their own on the instance, so that all that works on them keeps
+working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's ``decode`` isn't its forward, so its
+``decoder`` and ``encoder`` are compiled, whose forwards are plain: slicing, tiling and the posterior around them stay diffusers'.
+Nothing here imports ``diffusers``: whoever has a pipeline has imported it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..compiled import CompiledModule, compile
+from ..config import CompileConfig
+from ..report import Report, versions
+
+#: The attributes of a pipeline that hold a model whose forward is what the pipeline calls.
+_MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3")
+_HALVES = ("encoder", "decoder")  # of the VAE
+
+
+class CompiledPipeline:
+    """A pipeline whose models are compiled. Call it, read and set its attributes, as if it were the pipeline itself.
+
+    A model that was put into the pipeline since (``fast.unet = other``) is compiled at the next call of this, one that was taken out is
+    given back as it was.
+
+    Attributes:
+        pipeline: the pipeline, the same object as before; called directly it is as fast.
+    """
+
+    pipeline: Any
+    _compiled: dict[str, CompiledModule]
+
+    def __init__(self, pipeline: Any, config: CompileConfig) -> None:
+        self.__dict__.update(pipeline=pipeline, _config=config, _compiled={}, _installed=True)
+        try:
+            for name, module in models(pipeline):
+                self._compile(name, module)
+        except ValueError:
+            self.uninstall()
+            raise
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._installed:
+            self._follow()
+        return self.pipeline(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if "pipeline" not in self.__dict__:  # a copy in the making
+            raise AttributeError(name)
+        return getattr(self.pipeline, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.pipeline, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.pipeline, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.pipeline)})
+
+    def __repr__(self) -> str:
+        return f"CompiledPipeline({', '.join(self._compiled)}) of {self.pipeline!r}"
+
+    def to(self, *args: Any, **kwargs: Any) -> CompiledPipeline:
+        """The pipeline's ``to``; a model in another dtype or on another device is traced again. Returns this."""
+        self.pipeline.to(*args, **kwargs)
+        return self
+
+    def report(self) -> Report:
+        """What became of each model: calls by path, what was fused, and why not faster where it isn't."""
+        return Report([handle.engine.report for handle in self._compiled.values()], versions())
+
+    def uninstall(self) -> Any:
+        """Give the pipeline back with the forwards and the weight layouts that its models had. Calling this runs it as it is then."""
+        self.__dict__["_installed"] = False
+        for name in list(self._compiled):
+            self._give_back(name)
+        return self.pipeline
+
+    def _compile(self, name: str, module: torch.nn.Module) -> None:
+        with _beneath_offloading(module):
+            try:
+                self._compiled[name] = compile(module, self._config, name)
+            except ValueError:
+                raise ValueError(
+                    f"compile_pipeline(pipeline): its {name} is compiled already, by this or by another pipeline that shares it; "
+                    "use it as it is, or call uninstall() on what compiled it first"
+                ) from None
+
+    def _give_back(self, name: str) -> None:
+        handle = self._compiled.pop(name)
+        with _beneath_offloading(handle.module):
+            handle.uninstall()
+
+    def _follow(self) -> None:
+        """Compile what is new in the pipeline, and give back what isn't in it any more."""
+        there = dict(models(self.pipeline))
+        for name, handle in list(self._compiled.items()):
+            if there.get(name) is not handle.module:
+                self._give_back(name)
+        for name, module in there.items():
+            if name not in self._compiled:
+                with contextlib.suppress(ValueError):  # another pipeline has compiled it: it is as fast
+                    self._compile(name, module)
+
+
+def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> CompiledPipeline:
+    """Make the models of a diffusers pipeline fast: the denoiser, the VAE, the text encoders and ControlNets.
+
+    Args:
+        pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`.
+        config: for all of its models; None for the defaults.
+
+    Raises:
+        TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.
+        ValueError: one of its models is compiled already, or it has none. Nothing has been changed then.
+    """
+    if isinstance(pipeline, CompiledPipeline):
+        raise ValueError("compile_pipeline(pipeline): got a pipeline that is compiled already; call uninstall() on it first")
+    if not _is_pipeline(pipeline):
+        raise TypeError(f"compile_pipeline(pipeline): got {_described(pipeline)}, needs a diffusers DiffusionPipeline")
+    if config is not None and not isinstance(config, CompileConfig):
+        raise TypeError(f"compile_pipeline(config): got {_described(config)}, needs a CompileConfig or None")
+    if not dict(models(pipeline)):
+        raise ValueError(f"compile_pipeline(pipeline): a {type(pipeline).__name__} has none of {', '.join(_MODELS)} or vae to compile")
+    return CompiledPipeline(pipeline, config or CompileConfig())
+
+
+def models(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules of ``pipeline`` that are compiled, each once, with the name that the report gives it."""
+    seen: set[int] = set()
+    for name, module in _candidates(pipeline):
+        if isinstance(module, torch.nn.Module) and id(module) not in seen:
+            seen.add(id(module))
+            yield name, module
+
+
+def _candidates(pipeline: Any) -> Iterator[tuple[str, Any]]:
+    for name in _MODELS:
+        module = getattr(pipeline, name, None)
+        nets = getattr(module, "nets", None)
+        if isinstance(nets, torch.nn.ModuleList):  # several ControlNets
+            yield from ((f"{name}.nets.{index}", net) for index, net in enumerate(nets))
+        else:
+            yield name, module
+    for half in _HALVES:
+        module = getattr(getattr(pipeline, "vae", None), half, None)
+        if isinstance(module, torch.nn.Module) and not _fills_a_cache(module):
+            yield f"vae.{half}", module
+
+
+def _fills_a_cache(module: torch.nn.Module) -> bool:
+    """Whether the forward takes a cache: video VAEs fill it frame by frame in place, which a replay wouldn't do."""
+    return any("cache" in name for name in inspect.signature(type(module).forward).parameters)
+
+
+def _is_pipeline(value: Any) -> bool:
+    classes = type(value).__mro__
+    return any(c.__name__ == "DiffusionPipeline" and c.__module__.partition(".")[0] == "diffusers" for c in classes)
+
+
+def _described(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+@contextlib.contextmanager
+def _beneath_offloading(module: torch.nn.Module) -> Iterator[None]:
+    """Lift accelerate's hook (model offloading) for a moment, so that a forward is put in or taken out below it.
+
+    The hook keeps the forward that it wraps in ``_old_forward`` and calls it from there. Pipelines take the hook off and put a new one on
+    at the end of each call: a forward above it would be lost then.
+    """
+    own = module.__dict__
+    hooked, wrapped = own.get("forward"), own.get("_old_forward")
+    if "_hf_hook" not in own or wrapped is None or hooked is None:
+        yield
+        return
+    if getattr(wrapped, "__func__", None) is type(module).forward:
+        del own["forward"]
+    else:
+        own["forward"] = wrapped
+    try:
+        yield
+    finally:
+        own["_old_forward"], own["forward"] = module.forward, hooked
