@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import logging
 import statistics
 import time
 from collections.abc import Callable
@@ -20,8 +21,10 @@ import torch
 
 from .full_size import MODELS, FullSize, build_unet, inputs_for
 from .machine import facts
+from .memory import in_own_process
 
 PROVIDERS = ("eager", "compile", "compile-reduce-overhead", "ours")
+ALONE = ("eager", "ours")  #: whose memory is counted in a process of its own
 _ROUNDS = 15
 _CALLS = 8
 _WARM_UP_CALLS = 4
@@ -36,6 +39,7 @@ class Row:
     ms: float = 0.0
     first_calls_s: float = 0.0
     peak_bytes: int = 0
+    steady_peak_bytes: int = 0
     error: float = 0.0
     rounds_ms: list[float] = field(default_factory=list)
 
@@ -68,7 +72,7 @@ def _make(name: str, model: FullSize, unet: Any) -> _Provider:
 
 
 def _prepare(provider: _Provider) -> torch.Tensor:
-    """Warm up, note the first calls' time and the forward's peak memory over what was there before; return one result."""
+    """Warm up, note the first calls' time, return one result."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     start = time.perf_counter()
@@ -96,18 +100,12 @@ def measure(model: FullSize, names: list[str], profile: Path | None) -> list[Row
     exact = _in_float32(original, model)
     providers = []
     for name in names:
-        weights = torch.cuda.memory_allocated()
-        unet = copy.deepcopy(original)
-        size = torch.cuda.memory_allocated() - weights
-        before = torch.cuda.memory_allocated() - size
-        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        provider = _make(name, model, unet)
         print(f"{model.name}: {name} ...", flush=True)
+        memory = in_own_process(model.name, name) if name in ALONE else {}
+        provider = _make(name, model, copy.deepcopy(original))
+        provider.row.peak_bytes = memory.get("peak_bytes", 0)
+        provider.row.steady_peak_bytes = memory.get("steady_peak_bytes", 0)
         result = _prepare(provider)
-        counted = torch.cuda.max_memory_allocated() - before
-        lost = free - (torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
-        provider.row.peak_bytes = max(counted, size + lost)
         provider.row.error = float((result - exact).norm() / exact.norm())
         providers.append(provider)
     for _ in range(_ROUNDS):
@@ -151,14 +149,14 @@ def _profile(provider: _Provider, path: Path) -> None:
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        "| UNet, fp16, batch 2 | provider | ms | x eager | first calls | peak memory | error to float32 |",
-        "|---|---|---|---|---|---|---|",
+        "| UNet, fp16, batch 2 | provider | ms | x eager | first calls | peak memory | later calls | error to float32 |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         eager = next((other.ms for other in rows if other.model == row.model and other.provider == "eager"), row.ms)
-        lines.append(
-            f"| {row.model} | {row.provider} | {row.ms:.2f} | {eager / row.ms:.2f} | {row.first_calls_s:.1f} s | {row.peak_bytes / 2**30:.2f} GiB | {row.error:.1e} |"
-        )
+        memory = [f"{count / 2**30:.2f} GiB" if count else "" for count in (row.peak_bytes, row.steady_peak_bytes)]
+        cells = [row.model, row.provider, f"{row.ms:.2f}", f"{eager / row.ms:.2f}", f"{row.first_calls_s:.1f} s", *memory, f"{row.error:.1e}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -171,9 +169,13 @@ def main() -> None:
     parser.add_argument("--providers", default=",".join(PROVIDERS), help="which providers, in order")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for unet.csv and the profiles")
     parser.add_argument("--profile", action="store_true", help="also write the kernels of our replay, by time")
+    parser.add_argument("--verbose", action="store_true", help="log what is compiled and measured")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.unet needs a CUDA device")
+    if args.verbose:
+        logging.basicConfig(level=logging.WARNING)
+        logging.getLogger("fast_compile").setLevel(logging.DEBUG)
     args.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for model in MODELS:

@@ -196,9 +196,8 @@ class Engine:
         failure: str | None = None
         try:
             result, trace = record(traced, signature.tensors, module, device, self._leaf_scope)
-        except Exception as error:  # the module's own, or one of recording: the plain call tells
-            failure = f"it failed while it was recorded: {type(error).__name__}: {error}"
-            passing = isinstance(error, torch.cuda.OutOfMemoryError)
+        except CaptureError as error:  # the module's own, or one of recording: the plain call tells
+            failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
         if failure is not None:  # only here, where the failed call's tensors are gone
             result = self.run_eager(failure, eager)
             if not passing:  # the plain call went well: don't run this signature twice each time
@@ -304,7 +303,7 @@ class Engine:
             variant.captured = self._graphs.capture(inputs, lambda static: program(static, weights), self.config.graph_budget_bytes)
         except torch.cuda.OutOfMemoryError:
             raise
-        except RuntimeError as error:
+        except Exception as error:
             variant.capture_failed = True
             variant.report.not_captured_because = f"capturing failed: {error}"
             self._say(f"runs without a CUDA graph: {variant.report.not_captured_because}", logging.WARNING)

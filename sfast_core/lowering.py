@@ -19,7 +19,7 @@ from .rewrite import Call, rewrite, select_impls
 from .runtime.graphs import Backend
 from .runtime.program import Layout, Program
 from .runtime.store import WeightStore
-from .runtime.tuner import Job, Tuner
+from .runtime.tuner import REFERENCE, Job, Tuner
 from .target import Target, probe
 
 
@@ -106,7 +106,7 @@ class _Reference:
     """Plain PyTorch as a candidate: sometimes it is the fastest."""
 
     launch: Callable[..., object]
-    name: str = "reference"
+    name: str = REFERENCE
 
 
 def _describe(value: object) -> str:

@@ -126,7 +126,7 @@ def test_training_lowers_the_loss() -> None:
 
     pytest.importorskip("diffusers")
     torch.manual_seed(0)
-    setting = train_demo_model.Setting(CPU, 4, 2e-3, torch.Generator().manual_seed(0))
+    setting = train_demo_model.Setting(CPU, 4, 3e-4, torch.Generator().manual_seed(0))
     progress = train_demo_model.Progress("VAE", 0.0, 12, every_s=0.0)
     vae = demo_architecture.build_vae()
     train_demo_model.train_vae(vae, setting, progress)

@@ -36,7 +36,8 @@ class StructureGuard:
 
     def __init__(self, root: torch.nn.Module) -> None:
         self._root = weakref.ref(root)
-        self._attributes = _snapshot(root.__dict__)
+        # Not what isn't watched: the compiled state is in there, and a cycle would keep a deleted model until the collector runs.
+        self._attributes = {name: value for name, value in _snapshot(root.__dict__).items() if _watched(name)}
         self._places: list[tuple[str, str]] = []  # path and, where not all of the module's dict is watched, the part's name
         self._now: list[dict[str, Any]] = []
         self._then: list[dict[str, Any]] = []
@@ -85,9 +86,7 @@ class StructureGuard:
         if self._dtypes_now() != self._dtypes:
             return "the dtype of a weight changed"
         root = self._root()
-        if root is None or _equal(root.__dict__, self._attributes):
-            return None
-        return _attribute_change("", root.__dict__, self._attributes)
+        return None if root is None else _attribute_change("", root.__dict__, self._attributes)
 
     def _leaves_now(self) -> list[tuple[Any, bool]]:
         return [(own.get("forward"), own["training"]) for _, own in self._leaves]

@@ -49,6 +49,7 @@ class Recorder(TorchFunctionMode):
         self.graph = torch.fx.Graph()
         self.failure: str | None = None
         self.passing = False
+        self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self._table = table
         self._nodes = WeakTensorKeyDictionary()
         self._stale = WeakTensorKeyDictionary()  # tensor -> the in-place updated view that made its node outdated
@@ -109,6 +110,13 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        try:
+            return self._run(func, args, kwargs)
+        except Exception as error:
+            self.raised = id(error)  # not the error: its traceback leads back here and would hold all tensors
+            raise
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._paused or self.failure:
             return func(*args, **kwargs)
         name = function_name(func)

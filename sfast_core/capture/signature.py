@@ -35,6 +35,8 @@ class Signature:
     def _walk(self, value: Any, path: str) -> Hashable:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
+        if isinstance(value, float):
+            return (type(value), value.hex())  # keeps 0.0 and -0.0 apart, and finds nan again
         if isinstance(value, _BY_VALUE):
             return (type(value), value)  # the type keeps 1, 1.0 and True apart
         if isinstance(value, (tuple, list)):

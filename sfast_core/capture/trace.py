@@ -100,12 +100,21 @@ def record(
 
     Returns:
         the call's own result, and a :class:`Trace` or why there is none.
+
+    Raises:
+        CaptureError: a torch function failed; its error is the cause. It may be that only the recording made it fail.
+        Exception: the module's own code raised this (a host's way to stop it, say).
     """
     start = time.perf_counter()
     random = _random_state(device)
     recorder = Recorder(inputs, WeightTable(root))
     with leaf_scope(recorder) if leaf_scope else nullcontext(), recorder:
-        result = call()
+        try:
+            result = call()
+        except Exception as error:
+            if id(error) == recorder.raised:
+                raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
+            raise
     if any(not torch.equal(a, b) for a, b in zip(random, _random_state(device), strict=True)):
         return result, Untraceable("it draws random numbers")
     try:

@@ -21,7 +21,7 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..capture.recorder import function_name
-from .graph import insert, replace, shape, value
+from .graph import insert, insert_as, replace, shape, value
 
 Rule = Callable[[Node, list[Any]], Node | None]
 
@@ -49,25 +49,29 @@ def _arguments(node: Node, names: str, **defaults: Any) -> list[Any] | None:
     return None if any(item is _REQUIRED for item in result) else result
 
 
+def _is_canonical(node: Node, function: Callable[..., Any], count: int) -> bool:
+    return node.target is function and not node.kwargs and len(node.args) == count
+
+
 def _positional(function: Callable[..., Any], names: str, **defaults: Any) -> Callable[[Node], Node | None]:
     def rule(node: Node) -> Node | None:
-        if node.target is function and not node.kwargs and len(node.args) == len(names.split()):
+        if _is_canonical(node, function, len(names.split())):
             return None
         args = _arguments(node, names, **defaults)
-        return None if args is None else insert(node, function, *args)
+        return None if args is None else insert_as(node, value(node), function, *args)
 
     return rule
 
 
 def _reshape(node: Node) -> Node | None:
-    if node.target is torch.reshape or any(isinstance(arg, torch.dtype) for arg in node.args) or "dtype" in node.kwargs:
+    if _is_canonical(node, torch.reshape, 2) or any(isinstance(arg, torch.dtype) for arg in node.args) or "dtype" in node.kwargs:
         return None
     return insert(node, torch.reshape, node.args[0], shape(node))
 
 
 def _permutation(node: Node) -> Node | None:
     """permute, transpose, movedim, t, T, ...: found by what they do to a tensor whose sizes tell the dimensions apart."""
-    if node.target is torch.permute:
+    if _is_canonical(node, torch.permute, 2):
         return None
     x = node.args[0]
     rank = value(x).dim()
@@ -90,7 +94,7 @@ def _index(node: Node) -> Node | None:
     return None
 
 
-def _commutative(function: Callable[..., Any], swap: bool = False) -> Callable[[Node], Node | None]:
+def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
     def rule(node: Node) -> Node | None:
         if (
             (node.target is function and not node.kwargs)
@@ -99,8 +103,7 @@ def _commutative(function: Callable[..., Any], swap: bool = False) -> Callable[[
             or "rounding_mode" in node.kwargs
         ):
             return None
-        x, y = reversed(node.args) if swap else node.args
-        return insert(node, function, x, y)
+        return insert_as(node, value(node), function, *node.args)
 
     return rule
 
@@ -117,7 +120,7 @@ def _cast(node: Node) -> Node | None:
         return None
     if value(x).dtype == value(node).dtype:
         return x
-    return None if node.target is cast_like else insert(node, cast_like, x, value(node).dtype)
+    return None if node.target is cast_like else insert_as(node, value(node), cast_like, x, value(node).dtype)
 
 
 def _dropout(node: Node) -> Node | None:
@@ -125,11 +128,22 @@ def _dropout(node: Node) -> Node | None:
     return args[0] if args and (not args[2] or args[1] == 0) else None
 
 
+def _softmax(node: Node) -> Node | None:
+    """With a dtype it is a cast and a softmax."""
+    args = _arguments(node, "input dim dtype", dtype=None) or _arguments(node, "input dim _stacklevel dtype", _stacklevel=3, dtype=None)
+    if args is None or args[1] is None or _is_canonical(node, torch.softmax, 2):
+        return None
+    x, dim, dtype = args[0], args[1], args[-1]
+    if dtype is not None and dtype != value(x).dtype:
+        x = insert_as(node, value(node), cast_like, x, dtype)
+    return insert_as(node, value(node), torch.softmax, x, dim)
+
+
 def _chunk(node: Node) -> Node | None:
     """chunk, and a split into equal parts."""
     names = "input chunks dim" if function_name(node.target) == "chunk" else "tensor split_size_or_sections dim"
     args = _arguments(node, names, dim=0) or _arguments(node, names.replace("split_size_or_sections", "split_size"), dim=0)
-    if args is None or node.target is torch.chunk:
+    if args is None or _is_canonical(node, torch.chunk, 3):
         return None
     x, parts, dim = args
     if function_name(node.target) != "chunk":
@@ -148,7 +162,7 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     "group_norm": _positional(F.group_norm, "input num_groups weight bias eps", weight=None, bias=None, eps=1e-5),
     "layer_norm": _positional(F.layer_norm, "input normalized_shape weight bias eps", weight=None, bias=None, eps=1e-5),
     "gelu": _positional(gelu, "input approximate", approximate="none"),
-    "softmax": _positional(torch.softmax, "input dim"),
+    "softmax": _softmax,
     "scaled_dot_product_attention": _positional(
         sdpa,
         "query key value attn_mask dropout_p is_causal scale",
@@ -163,11 +177,11 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     "__getitem__": _index,
     "add": _commutative(torch.add),
     "__add__": _commutative(torch.add),
-    "__radd__": _commutative(torch.add, swap=True),
+    "__radd__": _commutative(torch.add),
     "mul": _commutative(torch.mul),
     "multiply": _commutative(torch.mul),
     "__mul__": _commutative(torch.mul),
-    "__rmul__": _commutative(torch.mul, swap=True),
+    "__rmul__": _commutative(torch.mul),
     "truediv": _commutative(torch.div),
     "__truediv__": _commutative(torch.div),
     "__div__": _commutative(torch.div),
@@ -189,8 +203,10 @@ def canonicalise(graph: Graph) -> int:
     for node in list(graph.nodes):
         if node.op not in ("call_function", "call_method"):
             continue
+        if not node.args and isinstance(node.kwargs.get("input"), Node):  # F.silu(input=x)
+            node.args, node.kwargs = (node.kwargs["input"],), {name: arg for name, arg in node.kwargs.items() if name != "input"}
         if function_name(node.target) == "silu" and (node.target is not F.silu or node.kwargs):
-            new: Node | None = insert(node, F.silu, node.args[0])
+            new: Node | None = insert_as(node, value(node), F.silu, node.args[0])
         else:
             rule = _RULES.get(_name(node))
             new = rule(node) if rule else None

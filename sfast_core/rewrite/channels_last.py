@@ -14,7 +14,7 @@ from torch.fx import Graph
 
 from ..ops.conv2d_act import conv2d_act
 from ..ops.group_norm_act import group_norm_act
-from .graph import calls, insert, is_weight, shape, value
+from .graph import calls, insert_as, is_weight, shape, value
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -27,7 +27,8 @@ def images_channels_last(graph: Graph) -> int:
     changed = 0
     for node in list(graph.nodes):
         if calls(node, conv2d_act, group_norm_act) and not calls(node.args[0], conv2d_act, group_norm_act, channels_last):
-            node.update_arg(0, insert(node, channels_last, node.args[0]))
+            turned = torch.empty_like(value(node.args[0]), memory_format=torch.channels_last)
+            node.update_arg(0, insert_as(node, turned, channels_last, node.args[0]))
             changed += 1
     return changed
 

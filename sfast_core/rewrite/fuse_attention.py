@@ -12,7 +12,7 @@ from ..capture.functional import cast_like
 from ..capture.recorder import function_name
 from ..ops.attention import attention
 from .canonicalise import sdpa
-from .graph import calls, drop_unused, insert, replace, shape, sole_user, value
+from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
 
 
 def fuse_attention(graph: Graph) -> int:
@@ -21,9 +21,14 @@ def fuse_attention(graph: Graph) -> int:
     for node in list(graph.nodes):
         if calls(node, sdpa) and node.args[4] == 0 and value(node).dim() == 4:
             query, key, val, mask, _, causal, scale = node.args
-            replace(node, insert(node, attention, query, key, val, mask, causal, scale))
+            replace(node, insert_as(node, _tokens_inside(value(node)), attention, query, key, val, mask, causal, scale))
             fused += 1
     return fused
+
+
+def _tokens_inside(out: torch.Tensor) -> torch.Tensor:
+    """A meta tensor like ``out`` [B, H, L, D] as the op lays it out."""
+    return out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
 
 
 def recover_attention(graph: Graph) -> int:
@@ -60,9 +65,9 @@ def recover_attention(graph: Graph) -> int:
 def _attend(node: Node, q: Node, k: Node, v: Node, scale: float) -> Node:
     """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes [B*H, 1, L, D]."""
     if value(q).dim() == 4:
-        return insert(node, sdpa, q, k, v, None, 0.0, False, scale)
+        return insert_as(node, value(node), sdpa, q, k, v, None, 0.0, False, scale)
     lifted = [insert(node, torch.reshape, x, (shape(x)[0], 1, *shape(x)[1:])) for x in (q, k, v)]
-    out = insert(node, sdpa, *lifted, None, 0.0, False, scale)
+    out = insert_as(node, value(node).unsqueeze(1), sdpa, *lifted, None, 0.0, False, scale)
     return insert(node, torch.reshape, out, shape(node))
 
 

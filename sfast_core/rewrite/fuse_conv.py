@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
 from .fuse_group_norm import split_channel_add
-from .graph import calls, drop_unused, insert, replace, shape, sole_user, value
+from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
 
 
 def convolution_as_linear(graph: Graph) -> int:
@@ -26,7 +26,7 @@ def convolution_as_linear(graph: Graph) -> int:
             continue
         matrix = insert(node, torch.reshape, weight, shape(weight)[:2])
         tokens = insert(node, torch.permute, x, (0, 2, 3, 1))
-        product = insert(node, F.linear, tokens, matrix, bias)
+        product = insert_as(node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, bias)
         replace(node, insert(node, torch.permute, product, (0, 3, 1, 2)))
         changed += 1
     return changed
@@ -60,7 +60,7 @@ def fuse_conv_act(graph: Graph) -> int:
             user = sole_user(last)
         if user is not None and calls(user, F.silu):
             act, last = "silu", user
-        new = insert(last, conv2d_act, *node.args, residual, act, channel)
+        new = insert_as(last, value(last), conv2d_act, *node.args, residual, act, channel)
         replace(last, new)
         fused += 1
     drop_unused(graph)

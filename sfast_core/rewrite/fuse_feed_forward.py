@@ -12,7 +12,7 @@ from ..capture.recorder import _getitem
 from ..ops.linear_act import linear_act
 from ..ops.linear_geglu import linear_geglu
 from .canonicalise import gelu
-from .graph import calls, drop_unused, insert, item, replace, sole_user, value
+from .graph import calls, drop_unused, insert_as, item, replace, sole_user, value
 
 
 def _element(node: object) -> tuple[Node, int] | None:
@@ -41,7 +41,7 @@ def fuse_geglu(graph: Graph) -> int:
                 continue
             if any(len(half.users) != 1 for half in chunks.users):
                 continue
-            replace(node, insert(node, linear_geglu, *linear.args, right.args[1]))
+            replace(node, insert_as(node, value(node), linear_geglu, *linear.args, right.args[1]))
             fused += 1
             break
     drop_unused(graph)
@@ -87,7 +87,7 @@ def fuse_linear_act(graph: Graph) -> int:
         found = _activation(node) if calls(node, F.linear) else None
         if found is not None:
             last, act = found
-            replace(last, insert(last, linear_act, *node.args, act))
+            replace(last, insert_as(last, value(last), linear_act, *node.args, act))
             fused += 1
     drop_unused(graph)
     return fused

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.group_norm_act import group_norm_act
-from .graph import calls, drop_unused, insert, replace, shape, sole_user, value
+from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
 
 
 def channel_vector(x: Node, other: object) -> bool:
@@ -48,7 +48,7 @@ def fuse_group_norm_act(graph: Graph) -> int:
             channel = insert(node, torch.reshape, vector, shape(vector)[:2])
         user = sole_user(node)
         last = user if user is not None and calls(user, F.silu) else node
-        new = insert(last, group_norm_act, x, groups, weight, bias, eps, "silu" if last is user else "none", channel)
+        new = insert_as(last, value(last), group_norm_act, x, groups, weight, bias, eps, "silu" if last is user else "none", channel)
         replace(last, new)
         fused += 1
     drop_unused(graph)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.add_layer_norm import add_layer_norm
-from .graph import calls, drop_unused, insert, insert_item, replace, shape, value
+from .graph import calls, drop_unused, insert_as, insert_item, replace, shape, value
 
 
 def _is_residual_sum(node: Node) -> bool:
@@ -25,16 +25,20 @@ def fuse_add_layer_norm(graph: Graph) -> int:
             continue
         x, _, weight, bias, eps = node.args
         if _is_residual_sum(x) and all(_is_placeholder(arg) for arg in (weight, bias)):
-            both = insert(x, add_layer_norm, x.args[0], x.args[1], weight, bias, eps)
+            both = insert_as(x, _results(x), add_layer_norm, x.args[0], x.args[1], weight, bias, eps)
             total = insert_item(x, both, 0)
             replace(node, insert_item(x, both, 1))
             replace(x, total)
         else:
-            both = insert(node, add_layer_norm, x, None, weight, bias, eps)
+            both = insert_as(node, _results(x), add_layer_norm, x, None, weight, bias, eps)
             replace(node, insert_item(node, both, 1))
         fused += 1
     drop_unused(graph)
     return fused
+
+
+def _results(x: Node) -> tuple[torch.Tensor, torch.Tensor]:
+    return value(x), value(x).contiguous()
 
 
 def _is_placeholder(arg: object) -> bool:

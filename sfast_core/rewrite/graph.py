@@ -53,6 +53,17 @@ def insert(before: Node, function: Callable[..., Any], *args: Any, **kwargs: Any
     return node
 
 
+def insert_as(before: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
+    """As :func:`insert`, with the meta value given instead of computed.
+
+    For what is known anyway: many meta kernels are written in Python, and the first use of one imports all of ``torch._dynamo``.
+    """
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(function, args)
+    node.meta["val"], node.meta["device"] = val, before.meta.get("device")
+    return node
+
+
 def insert_item(before: Node, node: Node, index: int) -> Node:
     """Put ``node[index]`` before a node: one of several results."""
     return insert(before, item, node, index)

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..capture.weights import WeightRef, WeightSource
-from .graph import calls, insert, is_input, is_weight, new_weight, replace, shape, value
+from .graph import calls, insert, insert_as, is_input, is_weight, new_weight, replace, shape, value
 
 MayPack = Callable[[Sequence[WeightRef]], bool]
 
@@ -67,10 +67,11 @@ def _join(graph: Graph, members: list[Node]) -> None:
             arguments.append(None)
             continue
         source = WeightSource(tuple(part.meta["source"].refs[0] for part in parts))
-        joined = torch.cat([value(part) for part in parts])
+        joined = value(parts[0]).new_empty((sum(shape(part)[0] for part in parts), *shape(parts[0])[1:]))
         arguments.append(new_weight(graph, f"packed_{kind}", source, joined, parts[0].meta["device"]))
-    product = insert(first, F.linear, first.args[0], *arguments)
     widths = [shape(node)[-1] for node in members]
+    together = value(first).new_empty((*shape(first)[:-1], sum(widths)))
+    product = insert_as(first, together, F.linear, first.args[0], *arguments)
     parts = [insert(first, torch.narrow, product, -1, sum(widths[:index]), width) for index, width in enumerate(widths)]
     for node, part in zip(members, parts, strict=True):
         replace(node, part)

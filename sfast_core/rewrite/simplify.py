@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from .graph import calls, drop_unused, insert, replace, shape, value
+from .graph import calls, drop_unused, insert, insert_as, replace, shape, value
 
 _LARGEST_CONSTANT = 64 * 2**20
 
@@ -56,7 +56,7 @@ def recover_silu(graph: Graph) -> int:
             continue
         for x, gate in (node.args, reversed(node.args)):
             if isinstance(gate, Node) and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid") and gate.args[0] is x:
-                replace(node, insert(node, F.silu, x))
+                replace(node, insert_as(node, value(node), F.silu, x))
                 changed += 1
                 break
     return changed + drop_unused(graph)

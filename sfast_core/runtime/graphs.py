@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -21,9 +22,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Replayable(Protocol):
-    """A captured computation: ``replay`` reads the buffers that it was captured on and writes its outputs."""
-
-    outputs: Tensors
+    """A captured computation: ``replay`` reads and writes the buffers that it was captured on."""
 
     def replay(self) -> None: ...
 
@@ -33,7 +32,7 @@ class Replayable(Protocol):
 class Backend(Protocol):
     """What captures. The CUDA one is below; tests have one that only counts."""
 
-    def capture(self, run: Callable[[], Tensors], alone: bool = False) -> Replayable: ...
+    def capture(self, run: Callable[[], None], alone: bool = False) -> Replayable: ...
 
     def enter(self) -> None: ...
 
@@ -47,16 +46,14 @@ class Backend(Protocol):
 
 
 class _CudaReplay:
-    def __init__(self, graph: torch.cuda.CUDAGraph, outputs: Tensors) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
         self._graph = graph
-        self.outputs = outputs
 
     def replay(self) -> None:
         self._graph.replay()
 
     def release(self) -> None:
         self._graph.reset()
-        self.outputs = ()
 
 
 class CudaBackend:
@@ -68,11 +65,12 @@ class CudaBackend:
         self._pool: Any = None
         self._idle = torch.cuda.Event()
 
-    def capture(self, run: Callable[[], Tensors], alone: bool = False) -> Replayable:
+    def capture(self, run: Callable[[], None], alone: bool = False) -> Replayable:
         """Run once to warm up, then once into a graph.
 
         Args:
-            run: the computation.
+            run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such memory later ends
+                the process.
             alone: in memory of its own rather than in the shared pool.
 
         Raises:
@@ -91,16 +89,17 @@ class CudaBackend:
                 graph = torch.cuda.CUDAGraph()
                 try:
                     graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
-                    outputs = run()
+                    run()
                     graph.capture_end()
-                except BaseException:
+                except BaseException as error:
+                    traceback.clear_frames(error.__traceback__)  # what was allocated goes while the capture still takes it back
                     self._void_capture(graph)
                     raise
         finally:
             if collecting:
                 gc.enable()
         current.wait_stream(self._stream)
-        return _CudaReplay(graph, outputs)
+        return _CudaReplay(graph)
 
     def _void_capture(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture that failed. PyTorch leaves the random generator in its capturing state then: give it a fresh, equal one."""
@@ -139,28 +138,36 @@ class CudaBackend:
 
 
 class Captured:
-    """A graph with its static inputs. ``alive`` turns False when it is evicted."""
+    """A graph with its static inputs and outputs, which lie outside its pool. ``alive`` turns False when it is evicted."""
 
     def __init__(self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors]) -> None:
         with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
             self.inputs = [torch.empty_like(x) for x in inputs]  # keeps dense strides, makes overlapping ones dense
+        self.outputs: list[torch.Tensor] = []
         self._copy_in(inputs)
         before = backend.free_bytes()
-        self._replayable = backend.capture(lambda: run(self.inputs))
-        self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in self.inputs)
+        self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)))
+        self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in (*self.inputs, *self.outputs))
         self.alive = True
 
     def replay(self, inputs: Tensors) -> Tensors:
         """Results for ``inputs``, in memory that the next replay overwrites."""
         self._copy_in(inputs)
         self._replayable.replay()
-        return self._replayable.outputs
+        return self.outputs
 
     def release(self) -> None:
         """Give the graph's memory back."""
         self.alive = False
         self._replayable.release()
-        self.inputs = []
+        self.inputs, self.outputs = [], []
+
+    def _copy_out(self, results: Tensors) -> None:
+        if not self.outputs:  # the warm-up makes them, outside the capture
+            with torch.inference_mode(False):
+                self.outputs = [torch.empty_like(result) for result in results]
+        for mine, theirs in zip(self.outputs, results, strict=True):
+            mine.copy_(theirs)
 
     def _copy_in(self, inputs: Tensors) -> None:
         for mine, theirs in zip(self.inputs, inputs, strict=True):

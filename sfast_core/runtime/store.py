@@ -45,7 +45,8 @@ class WeightStore:
 
     def __init__(self) -> None:
         self._group: dict[WeightRef, tuple[WeightRef, ...]] = {}
-        self._adopted: dict[WeightRef, int] = {}
+        self._adopted: set[WeightRef] = set()
+        self._touched: set[WeightRef] = set()  #: adopted at any time: the host may hold on to one
 
     def may_pack(self, refs: Sequence[WeightRef]) -> bool:
         """Whether these weights may share one storage: each is free, or already in this very group."""
@@ -85,12 +86,15 @@ class WeightStore:
         return Bound(tensors, checks)
 
     def restore(self) -> int:
-        """Give every adopted parameter plain storage of its own again. Returns how many there were."""
+        """Give every parameter that lies as the store lays them plain storage of its own again. Returns how many there were.
+
+        A host that swaps parameters (a LoRA goes, and what it had replaced comes back) may bring such a layout back later: call it again.
+        """
         restored = 0
         with torch.inference_mode(False), torch.no_grad():
-            for ref, identity in self._adopted.items():
+            for ref in self._touched:
                 tensor = _table(ref).get(ref.name) if ref.owner() is not None else None
-                if tensor is not None and id(tensor) == identity:
+                if tensor is not None and not (tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes):
                     _put(ref, tensor.detach().clone(memory_format=torch.contiguous_format))
                     restored += 1
         self._adopted.clear()
@@ -125,9 +129,9 @@ class WeightStore:
         return packed
 
     def _adopt(self, ref: WeightRef, storage: torch.Tensor) -> torch.Tensor:
-        put = _put(ref, storage)
-        self._adopted[ref] = id(put)
-        return put
+        self._adopted.add(ref)
+        self._touched.add(ref)
+        return _put(ref, storage)
 
 
 def _table(ref: WeightRef) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch.utils import _pytree
 from ..choices import Choices
 from .graphs import Backend
 
+REFERENCE = "reference"
 _LAUNCHES = 10
 _REPLAYS = 3
 _THREADS = 8
@@ -98,16 +99,22 @@ class Tuner:
         self._measure = measure
 
     def decide(self, jobs: Sequence[Job]) -> list[str]:
-        """The name of the impl to take for each job. Also compiles every kernel that the chosen impls need."""
+        """The name of the impl to take for each job. Also compiles every kernel that the chosen impls need.
+
+        An impl that fails here, on random data, is never taken; where all fail it is the reference.
+        """
         distinct = {job.key: job for job in jobs if job.impls}
-        open_jobs = [job for job in distinct.values() if self._known(job) is None]
+        chosen = {key: name for key, job in distinct.items() if (name := self._known(job))}
         start = time.perf_counter()
         broken = self._compile(distinct.values())
         compiled = time.perf_counter()
-        measured = {job.key: self._fastest(job, broken) for job in open_jobs}
-        log.debug("%d kernels ready in %.2f s, %d measured in %.2f s", len(distinct), compiled - start, len(measured), time.perf_counter() - compiled)
-        self._choices.add({key: name for key, name in measured.items() if name is not None and len(distinct[key].impls) > 1})
-        return [(measured.get(job.key) or self._known(job) or next(iter(job.impls))) if job.impls else "reference" for job in jobs]
+        measured = {key: self._fastest(job, broken) for key, job in distinct.items() if key not in chosen}
+        self._choices.add({key: name for key, name in measured.items() if name != REFERENCE or REFERENCE in distinct[key].impls})
+        log.debug("%d kernels ready in %.2f s", len(distinct), compiled - start)
+        log.debug("%d ops measured in %.2f s", len(measured), time.perf_counter() - compiled)
+        torch.cuda.empty_cache()  # the examples' memory: a graph's pool can't use it
+        chosen |= measured
+        return [REFERENCE if not job.impls or (job.key, chosen[job.key]) in broken else chosen[job.key] for job in jobs]
 
     def _known(self, job: Job) -> str | None:
         if len(job.impls) == 1 or not self._measure:
@@ -139,21 +146,26 @@ class Tuner:
         with ThreadPoolExecutor(_THREADS) as threads:
             return {failed for failed in threads.map(launch, pairs) if failed}
 
-    def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> str | None:
+    def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> str:
         working = [name for name in job.impls if (job.key, name) not in broken]
         if len(working) < 2:
-            return working[0] if working else None
+            return working[0] if working else REFERENCE
         with torch.no_grad():
             args, kwargs = job.example(self._device)
             times = {name: self._time(job.impls[name].launch, args, kwargs) for name in working}
-        log.debug("%s: %s", job.key, times)
+        log.debug("%s: %s", job.key, ", ".join(f"{name} {seconds * 1e6:.1f} us" for name, seconds in times.items()))
         return min(times, key=lambda name: times[name])
 
     def _time(self, launch: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """Seconds a launch, from replays of a graph of several: launches one by one would time the CPU."""
+
+        def repeat() -> None:
+            for _ in range(_LAUNCHES):
+                launch(*args, **kwargs)
+
         try:
-            graph = self._backend.capture(lambda: [launch(*args, **kwargs) for _ in range(_LAUNCHES)], alone=True)
-        except (RuntimeError, ValueError) as error:
+            graph = self._backend.capture(repeat, alone=True)
+        except Exception as error:
             log.debug("can't be captured: %s", error)
             return float("inf")
         best = float("inf")

@@ -51,8 +51,9 @@ class ModelState:
     def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
         model: torch.nn.Module = base_model.diffusion_model  # type: ignore[assignment]
         self.config = config
-        self.engine = Engine(model, type(base_model).__name__, config, casting_leaves)
-        self._base_model = weakref.ref(base_model)
+        name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
+        self.engine = Engine(model, name, config, casting_leaves)
+        self.base_model = weakref.ref(base_model)
         self._attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
         self._obstacles = Obstacles()
         self._lock = threading.Lock()
@@ -134,7 +135,7 @@ class ModelState:
 
         failure: BaseException | None = None
         try:
-            reason = foreign or self._obstacles.reason(self._base_model(), model, self._attribute, options_of(args, kwargs))
+            reason = foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs))
             if reason is None:
                 call = steering(args, kwargs)
                 completed = call.completed(original)
@@ -171,7 +172,7 @@ class ModelState:
 
     def _may_come_back(self) -> bool:
         """Whether the host keeps weights as the engine laid them out, to put them back when a LoRA goes."""
-        base_model = self._base_model()
+        base_model = self.base_model()
         patcher = getattr(base_model, "current_patcher", None)
         return bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
 

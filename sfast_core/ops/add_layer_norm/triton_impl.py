@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from ..constraints import why_no_triton, why_not_dtypes
+from ..triton_launch import launcher
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -103,7 +104,7 @@ def launch(
         block_c = 1 << (channels - 1).bit_length()
         program_rows = max(1, PROGRAM_ELEMENTS // block_c)
         with torch.cuda.device_of(x):
-            add_layer_norm_kernel[(-(-rows // program_rows),)](
+            launcher(add_layer_norm_kernel, (-(-rows // program_rows),))(
                 rows_in,
                 None if residual is None else residual.contiguous(),
                 None if weight is None else weight.contiguous(),

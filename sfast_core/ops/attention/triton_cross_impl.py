@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ..constraints import why_no_triton
+from ..triton_launch import launcher
 from .constraints import why_not_alike
 from .triton_kernels import cross_attention_kernel
 
@@ -100,7 +101,7 @@ def launch_cut(plan: Cut, blocks: int, q: torch.Tensor, k: torch.Tensor, v: torc
     batch, heads, queries, depth = q.shape
     chunk = plan.block_l * blocks
     with torch.cuda.device_of(q):
-        cross_attention_kernel[(-(-queries // chunk), batch * heads)](
+        launcher(cross_attention_kernel, (-(-queries // chunk), batch * heads))(
             q,
             k,
             v,

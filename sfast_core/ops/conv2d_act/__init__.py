@@ -11,10 +11,10 @@ OP = Op(
     name="conv2d_act",
     reference=conv2d_act,
     impls=(
+        Impl("torch_epilogue", ".torch_epilogue_impl", __package__),
         Impl("cudnn", ".cudnn_impl", __package__),
         Impl("cudnn_2", ".cudnn_2_impl", __package__),
         Impl("cudnn_3", ".cudnn_3_impl", __package__),
-        Impl("torch_epilogue", ".torch_epilogue_impl", __package__),
     ),
     measured=True,
     channels_last=True,

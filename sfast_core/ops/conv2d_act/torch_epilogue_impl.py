@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ..constraints import why_no_triton, why_not_dtypes
+from ..triton_launch import launcher
 from .reference import ACTS, IntOrPair, memory_format_of
 from .triton_kernels import epilogue_kernel
 
@@ -88,7 +89,7 @@ def _add_in_place(
     pixels = batch * height * width
     grid = (-(-pixels // BLOCK_PIXELS), -(-channels // BLOCK_CHANNELS))
     with torch.cuda.device_of(out):
-        epilogue_kernel[grid](
+        launcher(epilogue_kernel, grid)(
             out,
             out if bias is None else bias,
             out if channel_add is None else channel_add,

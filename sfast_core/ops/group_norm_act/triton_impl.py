@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ..constraints import why_no_triton, why_not_dtypes
+from ..triton_launch import launcher
 from .reference import ACTS
 from .triton_kernels import group_norm_apply, group_norm_small, group_statistics
 
@@ -144,7 +145,7 @@ def statistics(x: torch.Tensor, num_groups: int, channel_add: torch.Tensor | Non
     block_c, block_groups, chunk_rows, chunks = cut(batch, channels, num_groups, height * width)
     step = STATISTICS_ELEMENTS // block_c
     mean, m2 = torch.empty((2, batch, num_groups, chunks), dtype=torch.float32, device=x.device)
-    group_statistics[(-(-num_groups // block_groups), chunks, batch)](
+    launcher(group_statistics, (-(-num_groups // block_groups), chunks, batch))(
         x,
         channel_add,
         mean,
@@ -188,7 +189,7 @@ def apply(
         touched = APPLY_CHANNELS // group_channels
     else:
         touched = (APPLY_CHANNELS - 2) // group_channels + 2
-    group_norm_apply[(channel_blocks * -(-row_tiles // tiles), batch)](
+    launcher(group_norm_apply, (channel_blocks * -(-row_tiles // tiles), batch))(
         x,
         weight,
         bias,
@@ -228,7 +229,7 @@ def _small(
     group_channels = channels // num_groups
     rows = small_rows(x, num_groups)
     block_d = _power_of_two(group_channels)
-    group_norm_small[(num_groups, batch)](
+    launcher(group_norm_small, (num_groups, batch))(
         x,
         weight,
         bias,

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ..constraints import why_no_triton, why_not_dtypes
+from ..triton_launch import launcher
 from .reference import ACTS
 
 if TYPE_CHECKING:
@@ -57,5 +58,5 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act
     h = F.linear(x, weight, bias)
     if h.numel() > 0:
         with torch.cuda.device_of(h):
-            activation_kernel[(-(-h.numel() // BLOCK),)](h, h.numel(), ACT=act, BLOCK=BLOCK, num_warps=4)
+            launcher(activation_kernel, (-(-h.numel() // BLOCK),))(h, h.numel(), ACT=act, BLOCK=BLOCK, num_warps=4)
     return h

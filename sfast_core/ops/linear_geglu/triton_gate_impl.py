@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ..constraints import why_no_triton, why_not_dtypes
+from ..triton_launch import launcher
 from .reference import APPROXIMATIONS
 from .triton_kernels import gate_kernel
 
@@ -39,7 +40,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
     rows = out.numel() // inner
     grid = (-(-rows // BLOCK_ROWS), -(-inner // BLOCK_COLS))
     with torch.cuda.device_of(out):
-        gate_kernel[grid](
+        launcher(gate_kernel, grid)(
             hidden, out, rows, inner, gate_kind(x.dtype, approximate), BLOCK_ROWS, BLOCK_COLS, num_warps=4, enable_fp_fusion=True
         )
     return out

@@ -9,6 +9,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
 from ..constraints import why_no_cuda
+from ..triton_launch import launcher
 from .reference import APPROXIMATIONS
 from .triton_gate_impl import gate_kind
 from .triton_kernels import linear_geglu_kernel
@@ -84,7 +85,7 @@ def _why_not_shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> torch.Tensor:
     """As :func:`.reference.linear_geglu`, with value and gate in float32 until the result is rounded, once."""
-    inner, depth = weight.shape[0] // 2, weight.shape[1]
+    inner = weight.shape[0] // 2
     out = x.new_empty((*x.shape[:-1], inner))
     rows = out.numel() // inner
     if rows == 0:
@@ -110,7 +111,7 @@ def launch_tile(
     blocks = -(-rows // tile.rows) * -(-inner // tile.cols)
     programs = min(multiprocessors * tile.per_sm, blocks)
     with torch.cuda.device_of(x):
-        linear_geglu_kernel[(programs,)](
+        launcher(linear_geglu_kernel, (programs,))(
             TensorDescriptor(source, [rows, depth], [source.stride(0), 1], [tile.rows, BLOCK_K]),
             TensorDescriptor(weight, [2, inner, depth], [inner * weight.stride(0), weight.stride(0), 1], [2, tile.cols, BLOCK_K]),
             out if bias is None else bias,

@@ -1,0 +1,39 @@
+"""How every Triton kernel here is launched: as ``kernel[grid](...)``, and also inside a capture under cudaMallocAsync.
+
+There, memory that was allocated within the capture doesn't exist before the first replay. Triton's launcher asks the driver whether a
+tensor's address is valid, is told that it isn't, and raises. It takes integers unasked, so under that allocator the compiled kernel
+gets addresses instead of tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
+    """What ``kernel[grid]`` is: call it with the kernel's arguments."""
+    if _asynchronous_allocator() and torch.cuda.is_current_stream_capturing():
+        return functools.partial(_launch_by_address, kernel, grid)
+    launch: Callable[..., Any] = kernel[grid]
+    return launch
+
+
+@functools.cache
+def _asynchronous_allocator() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_allocator_backend() == "cudaMallocAsync"
+
+
+def _launch_by_address(kernel: Any, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+    compiled = kernel.run(*args, grid=grid, warmup=True, **kwargs)  # from its cache: the warm-up has compiled it
+    if hasattr(compiled, "result"):
+        compiled = compiled.result()
+    bound = {name: parameter.default for name, parameter in kernel.signature.parameters.items()}
+    bound.update(zip(bound, args, strict=False))
+    bound.update({name: value for name, value in kwargs.items() if name in bound})
+    # Since Triton 3.3 the launcher takes constants too, marked so in the signature; before, they were left out of both.
+    values = [bound[name] for name in bound if name in compiled.src.signature]
+    compiled[(*grid, 1, 1)[:3]](*(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values))
