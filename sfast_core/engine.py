@@ -23,7 +23,7 @@ from .lowering import lower
 from .report import ModuleReport, SignatureReport
 from .runtime.graphs import Captured, DeviceGraphs, device_graphs
 from .runtime.program import Program
-from .runtime.store import Bound, WeightsElsewhere, WeightStore
+from .runtime.store import Bound, Store, WeightsElsewhere, WeightStore
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]
@@ -55,12 +55,12 @@ class Engine:
         name: str,
         config: CompileConfig,
         leaf_scope: LeafScope | None = None,
-        store: WeightStore | None = None,
+        store: Store | None = None,
     ) -> None:
         self.config = config
         self.report = ModuleReport(name, settings={key: getattr(config, key) for key in CompileConfig.names()})
         self._leaf_scope = leaf_scope
-        self._store = store or WeightStore()
+        self._store: Store = store or WeightStore()
         self._guard: StructureGuard | None = None
         self._variants: OrderedDict[Hashable, _Variant] = OrderedDict()
         self._lock = threading.RLock()

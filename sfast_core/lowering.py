@@ -18,7 +18,7 @@ from .report import SignatureReport
 from .rewrite import Call, rewrite, select_impls
 from .runtime.graphs import Backend
 from .runtime.program import Layout, Program
-from .runtime.store import WeightStore
+from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Job, Tuner
 from .target import Target, probe
 
@@ -34,7 +34,7 @@ def _choices(target: Target) -> Choices:
 
 
 def lower(
-    trace: Trace, device: torch.device, store: WeightStore, config: CompileConfig, backend: Backend | None, report: SignatureReport
+    trace: Trace, device: torch.device, store: Store, config: CompileConfig, backend: Backend | None, report: SignatureReport
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
 

@@ -19,6 +19,7 @@ _OPERATORS = {
     "__ilshift__": torch.Tensor.bitwise_left_shift,
     "__irshift__": torch.Tensor.bitwise_right_shift,
 }
+_ARITHMETIC = frozenset({"add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 _IDENTITY = frozenset({"requires_grad_", "detach_"})
 _RESHAPING = frozenset(
     {"resize_", "resize_as_", "set_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_", "rename_"}
@@ -57,6 +58,17 @@ def cast_like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def is_in_place(name: str) -> bool:
     """Whether a function of this name changes its first argument."""
     return name in _OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def keeps_dtype(name: str, target: torch.Tensor, args: Sequence[Any]) -> bool:
+    """Whether the functional form surely returns ``target``'s dtype, without asking a meta kernel; ``args`` are those behind it."""
+    if name == "__setitem__" or not is_in_place(name):
+        return True
+    return (
+        name in _ARITHMETIC
+        and target.is_floating_point()
+        and all(arg.dtype == target.dtype if isinstance(arg, torch.Tensor) else isinstance(arg, (int, float)) for arg in args)
+    )
 
 
 def mutates(func: Any) -> bool:

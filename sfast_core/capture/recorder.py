@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .errors import CaptureError
-from .functional import cast_like, functional_form, is_in_place, mutates, overwriting_form, setitem
+from .functional import cast_like, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
 from .values import METADATA, why_not_static
 from .weights import WeightRef, WeightSource, WeightTable
 
@@ -206,12 +206,14 @@ class Recorder(TorchFunctionMode):
         else:
             assert form is not None
             node = self.graph.call_function(form, tuple(call[0]), kwargs)
-            try:
-                computed = form(*_metas(call[0]), **_metas(kwargs))
-            except Exception as error:
-                raise CaptureError(f"{name} has no functional form for these arguments: {error}") from None
-            if computed.dtype != target.dtype:
-                node = self.graph.call_function(cast_like, (node, target.dtype))
+            if not keeps_dtype(name, target, args[1:]):
+                try:
+                    computed = form(*_metas(call[0]), **_metas(kwargs))
+                except Exception as error:
+                    raise CaptureError(f"{name} has no functional form for these arguments: {error}") from None
+                if computed.dtype != target.dtype:
+                    node.meta["val"], node.meta["device"] = computed, target.device
+                    node = self.graph.call_function(cast_like, (node, target.dtype))
         for other in self._live_aliases(target):
             if not (name == "__setitem__" and other is args[2]):
                 self._stale[other] = weakref.ref(target)

@@ -8,8 +8,8 @@ the host has replaced is found, laid out anew if need be, and never stale; and a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import torch
 
@@ -38,6 +38,38 @@ class Bound:
             if tensor is None or tensor.data_ptr() != pointer or tensor.stride() != stride or tensor.dtype is not dtype:
                 return False
         return True
+
+
+class Store(Protocol):
+    """What the engine asks of a module's weights. Not thread-safe: its caller holds the device's lock."""
+
+    @property
+    def adopted_bytes(self) -> int:
+        """The size of the parameters whose storage is packed or channels_last."""
+
+    def may_pack(self, refs: Sequence[WeightRef]) -> bool:
+        """Whether these weights may share one storage."""
+
+    def pinned(self, device: torch.device) -> AbstractContextManager[None]:
+        """Hold the weights where they are for the length of a call.
+
+        Raises:
+            WeightsElsewhere: they can't be held on ``device`` now.
+        """
+
+    def tensors(self, sources: Sequence[WeightSource], device: torch.device) -> list[torch.Tensor]:
+        """The tensors for ``sources``, laid out as they ask.
+
+        Raises:
+            ReferenceError: a weight is gone.
+            WeightsElsewhere: a weight isn't on ``device``.
+        """
+
+    def bind(self, sources: Sequence[WeightSource], tensors: list[torch.Tensor]) -> Bound:
+        """Remember where ``tensors``, just resolved for ``sources``, lie."""
+
+    def restore(self) -> int:
+        """Give every adopted parameter plain storage of its own again. Returns how many there were."""
 
 
 class WeightStore:

@@ -37,7 +37,8 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
             recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
         for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
             if tensor is not None:
-                recorder.bind_weight(tensor, module, name)
+                resident = getattr(module, f"_v_{name}", None) if hasattr(module, "_v") else None  # dynamic VRAM's copy of it
+                recorder.bind_weight(tensor, module, name, resident)
         return result
 
     def unrecorded_uncast(*args: Any, **kwargs: Any) -> Any:

@@ -56,8 +56,6 @@ def compiled_by_torch(model: Any, options: Mapping[str, Any]) -> str | None:
 def _patcher(patcher: Any) -> str | None:
     if patcher is None:  # nobody samples: the model is called by hand
         return None
-    if getattr(patcher, "is_dynamic", bool)():
-        return "dynamic VRAM loads it"
     if injections := sorted(map(str, getattr(patcher, "injections", None) or ())):
         return f"another node injects code into it: {', '.join(injections)}"
     if objects := sorted(name for name in getattr(patcher, "object_patches", None) or () if name.split(".")[0] == _MODEL):

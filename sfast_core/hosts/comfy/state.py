@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
+from .dynamic import DynamicStore
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, compiled_by_torch
@@ -52,7 +54,10 @@ class ModelState:
         model: torch.nn.Module = base_model.diffusion_model  # type: ignore[assignment]
         self.config = config
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
-        self.engine = Engine(model, name, config, casting_leaves)
+        if getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)():  # then another BaseModel samples without it
+            self.engine = Engine(model, name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(base_model))
+        else:
+            self.engine = Engine(model, name, config, casting_leaves)
         self.base_model = weakref.ref(base_model)
         self._attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
         self._obstacles = Obstacles()
@@ -174,7 +179,7 @@ class ModelState:
         """Whether the host keeps weights as the engine laid them out, to put them back when a LoRA goes."""
         base_model = self.base_model()
         patcher = getattr(base_model, "current_patcher", None)
-        return bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
+        return patcher is None or bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
 
     def on_detach(self, unload: bool) -> None:
         """The host takes the model off the GPU (``unload``), or only this patcher off the model."""
