@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from typing import Any
 
@@ -31,6 +32,10 @@ class CompiledModule:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["module"], name)
 
+    def __reduce__(self) -> Any:
+        """A copy of the handle is a copy of the module, uncompiled."""
+        return _itself, (self.module,)
+
     def report(self) -> Report:
         """What was fused, how calls ran, and why not faster where they weren't."""
         return Report([self.engine.report], versions())
@@ -53,7 +58,7 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         TypeError: ``module`` is no ``torch.nn.Module``.
         ValueError: it is compiled already.
     """
-    if isinstance(module, CompiledModule) or (isinstance(module, torch.nn.Module) and _MARK in module.__dict__):
+    if isinstance(module, CompiledModule) or (isinstance(module, torch.nn.Module) and _installed(module)):
         raise ValueError("compile(module): got a module that is compiled already; call uninstall() on it first")
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module")
@@ -61,35 +66,76 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
     engine = Engine(module, name or type(module).__name__, config or CompileConfig())
     before = module.__dict__.get("forward")
-    module.__dict__[_MARK] = (engine, before)
-    module.__dict__["forward"] = _patched(module, engine, before)
+    forward = _FastForward(module, engine, None if isinstance(before, _OwnForward) else before)
+    module.__dict__[_MARK] = module.__dict__["forward"] = forward
     return CompiledModule(module, engine)
 
 
 def uninstall(module: torch.nn.Module) -> None:
     """Undo :func:`compile`. A module that isn't compiled stays as it is."""
-    installed = module.__dict__.pop(_MARK, None)
-    if installed is None:
+    forward = _installed(module)
+    if forward is None:
         return
-    engine, before = installed
-    if before is None:
+    del module.__dict__[_MARK]
+    if forward.before is None:
         module.__dict__.pop("forward", None)
     else:
-        module.__dict__["forward"] = before
-    engine.restore()
-    engine.reset()
+        module.__dict__["forward"] = forward.before
+    forward.engine.restore()
+    forward.engine.reset()
 
 
-def _patched(module: torch.nn.Module, engine: Engine, before: Forward | None) -> Forward:
-    """The forward to install. It holds the module weakly: a patched module is freed like any other."""
-    alive = weakref.ref(module)
+def _installed(module: torch.nn.Module) -> _FastForward | None:
+    forward = module.__dict__.get(_MARK)
+    return forward if isinstance(forward, _FastForward) else None
 
-    @functools.wraps(type(module).forward)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        owner = alive()
-        if owner is None:
+
+class _OwnForward:
+    """The forward of a module's class, as an attribute of the module: what a copy of a compiled module has.
+
+    It holds the module weakly: a module with it is freed like any other.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = weakref.ref(module)
+        functools.update_wrapper(self, type(module).forward)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        own = inspect.signature(type(self._alive()).forward)
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._alive()
+        return type(module).forward(module, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return _OwnForward, (self._alive(),)
+
+    def _alive(self) -> torch.nn.Module:
+        module = self._module()
+        if module is None:
             raise ReferenceError("the compiled module is gone")
-        original = before if before is not None else functools.partial(type(owner).forward, owner)
-        return engine.call(owner, original, args, kwargs)
+        return module
 
-    return forward
+
+class _FastForward(_OwnForward):
+    """The forward of a compiled module. ``before`` is an instance-level forward that was there, or None."""
+
+    def __init__(self, module: torch.nn.Module, engine: Engine, before: Forward | None) -> None:
+        super().__init__(module)
+        self.engine = engine
+        self.before = before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._alive()
+        original = self.before if self.before is not None else functools.partial(type(module).forward, module)
+        return self.engine.call(module, original, args, kwargs)
+
+    def __reduce__(self) -> Any:
+        """For ``copy.deepcopy`` and ``pickle``: the copy's forward is its own, and uncompiled."""
+        return (_OwnForward, (self._alive(),)) if self.before is None else (_itself, (self.before,))
+
+
+def _itself(thing: Any) -> Any:
+    return thing

@@ -62,6 +62,7 @@ class Engine:
         self._leaf_scope = leaf_scope
         self._store: Store = store or WeightStore()
         self._guard: StructureGuard | None = None
+        self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
         self._variants: OrderedDict[Hashable, _Variant] = OrderedDict()
         self._lock = threading.RLock()
         self._graphs: DeviceGraphs | None = None
@@ -97,7 +98,7 @@ class Engine:
             device = self._device(module, signature.tensors)
         except CaptureError as error:
             return self.run_eager(str(error), eager)
-        graphs = device_graphs(device) if device.type == "cuda" else None
+        graphs = device_graphs(device)
         with graphs.lock if graphs else self._lock:
             self._move_to(graphs, device)
             if self._guard is not None and (change := self._guard.changed()):
@@ -193,6 +194,7 @@ class Engine:
         self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
     ) -> Any:
         report = SignatureReport(_describe(signature.tensors))
+        guard = self._guard or StructureGuard(module)
         failure: str | None = None
         try:
             result, trace = record(traced, signature.tensors, module, device, self._leaf_scope)
@@ -204,6 +206,9 @@ class Engine:
                 self._remember(signature.key, variant := _Variant(report))
                 self._give_up(variant, failure)
             return result
+        if change := guard.changed():  # a counter, a cache: a replay would not change it again
+            trace = Untraceable(f"the call itself changes the module: {change}", passing=signature.key not in self._changing)
+            self._changing.add(signature.key)
         if isinstance(trace, Untraceable) and trace.passing:
             self._count_eager(trace.reason)
             return result
@@ -211,14 +216,13 @@ class Engine:
         self._remember(signature.key, variant)
         self.report.calls["traced"] += 1
         report.calls += 1
-        if self._guard is None:
-            self._guard = StructureGuard(module)
+        self._guard = guard if change is None else None
         if isinstance(trace, Untraceable):
             self._give_up(variant, f"it can't be traced: {trace.reason}")
             return result
         try:
-            if self._guard.hooked:
-                raise CaptureError(self._guard.hooked)
+            if guard.hooked:
+                raise CaptureError(guard.hooked)
             backend = self._graphs.backend if self._graphs else None
             variant.program = lower(trace, device, self._store, self.config, backend, report)
             variant.outputs = trace.outputs

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import demo, demo_architecture, demo_data, demo_full_size, demo_picture
+from benchmarks import demo, demo_architecture, demo_data, demo_picture, full_size
 
 CPU = torch.device("cpu")
 SHIPPED_LIMIT_BYTES = 12_000_000
@@ -232,8 +232,7 @@ def test_a_fault_is_found() -> None:
 def test_the_full_size_unets_have_their_published_sizes() -> None:
     pytest.importorskip("diffusers")
     counts = [
-        sum(p.numel() for p in demo_full_size.build_unet(m.config, torch.device("meta"), torch.float16).parameters())
-        for m in demo_full_size.MODELS
+        sum(p.numel() for p in full_size.build_unet(m.config, torch.device("meta"), torch.float16).parameters()) for m in full_size.MODELS
     ]
     assert counts == [859_520_964, 2_567_463_684]
     assert torch.get_default_dtype() == torch.float32
@@ -248,16 +247,16 @@ def test_the_full_size_inputs_fit_their_unet() -> None:
         "attention_head_dim": 2,
         "cross_attention_dim": 64,
     }
-    for model in demo_full_size.MODELS:
+    for model in full_size.MODELS:
         config = {**model.config, **small}
         if len(config.get("down_block_types", ())) != 3:
             config.update(
                 down_block_types=("CrossAttnDownBlock2D",) * 2 + ("DownBlock2D",),
                 up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * 2,
             )
-        unet = demo_full_size.build_unet(config, CPU, torch.float32)
+        unet = full_size.build_unet(config, CPU, torch.float32)
         with torch.no_grad():
-            out = unet(**demo_full_size.inputs_for(unet, CPU, torch.float32))[0]
+            out = unet(**full_size.inputs_for(unet, CPU, torch.float32))[0]
         assert out.shape == (2, 4, 16, 16) and 0.01 < float(out.std()) < 10.0
 
 
@@ -265,6 +264,6 @@ def test_the_demo_writes_its_picture_without_a_gpu(tmp_path: Path, capsys: pytes
     pytest.importorskip("diffusers")
     assert demo.main(["--device", "cpu", "--steps", "3", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "There is no GPU here" in said and "speed-up" in said and "UNet2DConditionModel" in said
+    assert "There is no GPU here" in said and "speed-up" in said and "unet on cpu" in said
     picture = Image.open(tmp_path / demo.PICTURE_NAME)
     assert picture.width > len(demo.PROMPTS) * demo_picture.TILE and picture.height > 3 * demo_picture.TILE

@@ -81,7 +81,7 @@ class Recorder(TorchFunctionMode):
         if self.failure or tensor in self._nodes or self._table.find(tensor) is not None:
             return
         ref, stored = self._table.ref(module, name), getattr(module, name, None) if resident is None else resident
-        if ref is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
+        if ref is None or stored is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
             return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
         if stored.device != tensor.device:
             return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
@@ -298,7 +298,7 @@ class Recorder(TorchFunctionMode):
     @staticmethod
     def _reads(call: tuple[Any, Any]) -> bool:
         found: list[torch.fx.Node] = []
-        torch.fx.node.map_arg((tuple(call[0]), call[1]), lambda node: found.append(node) or node)
+        torch.fx.node.map_arg((tuple(call[0]), call[1]), found.append)
         return bool(found)
 
     def _refuse_unwritten(self) -> None:

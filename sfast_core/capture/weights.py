@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -20,6 +20,7 @@ class WeightRef:
     path: str
     name: str
     owner: weakref.ref[torch.nn.Module]
+    tied: bool = False  #: the same object is at other addresses too, so it can't be replaced at this one alone
 
     def __hash__(self) -> int:
         return hash((self.path, self.name))
@@ -72,8 +73,8 @@ class WeightTable:
         for path, module in root.named_modules():
             self._paths[id(module)] = path
             for name, tensor in _own_tensors(module):
-                if tensor not in self._refs:
-                    self._refs[tensor] = WeightRef(path, name, weakref.ref(module))
+                first: WeightRef | None = self._refs.get(tensor)
+                self._refs[tensor] = replace(first, tied=True) if first else WeightRef(path, name, weakref.ref(module))
 
     def find(self, tensor: torch.Tensor) -> WeightRef | None:
         """The ref of this very object, or None."""

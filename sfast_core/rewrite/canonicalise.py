@@ -155,6 +155,17 @@ def _chunk(node: Node) -> Node | None:
     return insert(node, torch.chunk, x, parts, dim)
 
 
+_SDPA = "query key value attn_mask dropout_p is_causal scale"
+_sdpa_positional = _positional(sdpa, _SDPA, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None)
+
+
+def _sdpa(node: Node) -> Node | None:
+    """diffusers says ``enable_gqa=False``, which is the default."""
+    if node.kwargs.get("enable_gqa") is False:
+        node.kwargs = {name: arg for name, arg in node.kwargs.items() if name != "enable_gqa"}
+    return _sdpa_positional(node)
+
+
 _CONV = "input weight bias stride padding dilation groups"
 _RULES: dict[str, Callable[[Node], Node | None]] = {
     "linear": _positional(F.linear, "input weight bias", bias=None),
@@ -163,14 +174,7 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     "layer_norm": _positional(F.layer_norm, "input normalized_shape weight bias eps", weight=None, bias=None, eps=1e-5),
     "gelu": _positional(gelu, "input approximate", approximate="none"),
     "softmax": _softmax,
-    "scaled_dot_product_attention": _positional(
-        sdpa,
-        "query key value attn_mask dropout_p is_causal scale",
-        attn_mask=None,
-        dropout_p=0.0,
-        is_causal=False,
-        scale=None,
-    ),
+    "scaled_dot_product_attention": _sdpa,
     "chunk": _chunk,
     "split": _chunk,
     "dropout": _dropout,

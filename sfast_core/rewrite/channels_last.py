@@ -14,7 +14,7 @@ from torch.fx import Graph
 
 from ..ops.conv2d_act import conv2d_act
 from ..ops.group_norm_act import group_norm_act
-from .graph import calls, insert_as, is_weight, shape, value
+from .graph import calls, insert_as, is_free_weight, shape, value
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ def convolutions_channels_last(graph: Graph) -> int:
         if not calls(node, conv2d_act):
             continue
         weight = node.args[1]
-        if not is_weight(weight) or not weight.meta["source"].plain or shape(weight)[2:] == (1, 1):
+        if not is_free_weight(weight) or shape(weight)[2:] == (1, 1):
             continue
         if all(calls(user, conv2d_act) for user in weight.users):
             weight.meta["source"] = with_changes(weight.meta["source"], channels_last=True)

@@ -89,8 +89,10 @@ def _einsum_product(equation: str, a: Node, b: Node) -> tuple[Node, Node, bool] 
     """'bid,bjd->bij' is a product with b transposed, 'bij,bjd->bid' a plain one, with any batch letters."""
     inputs, out = equation.split("->")
     left, right = inputs.split(",")
-    batch, (i, x) = left[:-2], left[-2:]
-    if right[:-2] != batch or out[:-2] != batch or len(left) not in (3, 4):
+    if len(left) not in (3, 4) or not len(left) == len(right) == len(out):
+        return None
+    batch, i, x = left[:-2], left[-2], left[-1]
+    if right[:-2] != batch or out[:-2] != batch:
         return None
     if right[-1] == x and out[-2:] == i + right[-2]:
         return a, b, True

@@ -7,7 +7,7 @@ call; new nodes get theirs by running their function on meta tensors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.fx import Graph, Node
@@ -24,7 +24,7 @@ def shape(node: Node) -> tuple[int, ...]:
     return tuple(value(node).shape)
 
 
-def calls(node: Any, *functions: Callable[..., Any]) -> bool:
+def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
     """Whether ``node`` is a call of one of ``functions``."""
     return isinstance(node, Node) and node.op == "call_function" and node.target in functions
 
@@ -37,6 +37,11 @@ def sole_user(node: Node) -> Node | None:
 def is_weight(node: Any) -> bool:
     """Whether ``node`` is a tensor of the module, as it is."""
     return isinstance(node, Node) and node.op == "placeholder" and "source" in node.meta
+
+
+def is_free_weight(node: Any) -> bool:
+    """Whether ``node`` is a tensor of the module that may get another layout: nobody asked for one yet, and it isn't tied to another."""
+    return is_weight(node) and node.meta["source"].plain and not node.meta["source"].refs[0].tied
 
 
 def is_input(node: Any) -> bool:

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..capture.weights import WeightRef, WeightSource
-from .graph import calls, insert, insert_as, is_input, is_weight, new_weight, replace, shape, value
+from .graph import calls, insert, insert_as, is_free_weight, is_input, new_weight, replace, shape, value
 
 MayPack = Callable[[Sequence[WeightRef]], bool]
 
@@ -55,7 +55,7 @@ def _pack(graph: Graph, may_pack: MayPack, wanted: Callable[[Node], bool]) -> in
 
 def _packable(node: Node) -> bool:
     """The weight and the bias are the module's own and nobody else's."""
-    return all(is_weight(arg) and arg.meta["source"].plain and len(arg.users) == 1 for arg in node.args[1:] if arg is not None)
+    return all(is_free_weight(arg) and len(arg.users) == 1 for arg in node.args[1:] if arg is not None)
 
 
 def _join(graph: Graph, members: list[Node]) -> None:

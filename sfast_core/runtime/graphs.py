@@ -256,6 +256,9 @@ class DeviceGraphs:
 
 
 @functools.cache
-def device_graphs(device: torch.device) -> DeviceGraphs:
-    """The graphs of a CUDA device: one object per device, since its pool and its lock are shared by all compiled modules."""
-    return DeviceGraphs(CudaBackend(device))
+def device_graphs(device: torch.device) -> DeviceGraphs | None:
+    """The graphs of a CUDA device: one object per device, since its pool and its lock are shared by all compiled modules.
+
+    None for any other device: nothing is captured there.
+    """
+    return DeviceGraphs(CudaBackend(device)) if device.type == "cuda" else None

@@ -20,8 +20,20 @@ class WeightsElsewhere(Exception):
     """A weight isn't on the device that the program runs on: the host has moved it for now."""
 
 
+class _Attributes:
+    """A module's own dictionary, not held: it leads to the compiled state, and the cycle would keep a deleted module."""
+
+    def __init__(self, ref: WeightRef) -> None:
+        self._owner = ref.owner
+
+    def get(self, name: str) -> Any:
+        """The attribute, or None."""
+        owner = self._owner()
+        return None if owner is None else owner.__dict__.get(name)
+
+
 #: Where one tensor must lie for what was bound to stay valid: its module's table and name, its address, strides and dtype.
-_Check = tuple[dict[str, Any], str, int, tuple[int, ...], torch.dtype]
+_Check = tuple[dict[str, Any] | _Attributes, str, int, tuple[int, ...], torch.dtype]
 
 
 class Bound:
@@ -78,7 +90,7 @@ class WeightStore:
     def __init__(self) -> None:
         self._group: dict[WeightRef, tuple[WeightRef, ...]] = {}
         self._adopted: set[WeightRef] = set()
-        self._touched: set[WeightRef] = set()  #: adopted at any time: the host may hold on to one
+        self._touched: dict[WeightRef, torch.Tensor] = {}  #: adopted at any time (the host may hold on to one); on meta, as it lay
 
     def may_pack(self, refs: Sequence[WeightRef]) -> bool:
         """Whether these weights may share one storage: each is free, or already in this very group."""
@@ -114,20 +126,26 @@ class WeightStore:
         checks: list[_Check] = []
         for ref in {ref for source in sources for ref in source.refs}:
             tensor = ref.tensor()
-            checks.append((_table(ref), ref.name, tensor.data_ptr(), tensor.stride(), tensor.dtype))
+            table: dict[str, Any] | _Attributes = _table(ref)
+            if table is ref.module().__dict__:
+                table = _Attributes(ref)
+            checks.append((table, ref.name, tensor.data_ptr(), tensor.stride(), tensor.dtype))
         return Bound(tensors, checks)
 
     def restore(self) -> int:
-        """Give every parameter that lies as the store lays them plain storage of its own again. Returns how many there were.
+        """Give every parameter that lies as the store lays them storage of its own again, in its own strides. Returns how many there were.
 
         A host that swaps parameters (a LoRA goes, and what it had replaced comes back) may bring such a layout back later: call it again.
         """
         restored = 0
         with torch.inference_mode(False), torch.no_grad():
-            for ref in self._touched:
+            for ref, before in self._touched.items():
                 tensor = _table(ref).get(ref.name) if ref.owner() is not None else None
-                if tensor is not None and not (tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes):
-                    _put(ref, tensor.detach().clone(memory_format=torch.contiguous_format))
+                if tensor is None:
+                    continue
+                stride = (before if before.shape == tensor.shape else torch.empty(tensor.shape, device="meta")).stride()
+                if tensor.stride() != stride or tensor.untyped_storage().nbytes() != tensor.nbytes:
+                    _put(ref, tensor.new_empty_strided(tensor.shape, stride).copy_(tensor))
                     restored += 1
         self._adopted.clear()
         self._group.clear()
@@ -162,7 +180,7 @@ class WeightStore:
 
     def _adopt(self, ref: WeightRef, storage: torch.Tensor) -> torch.Tensor:
         self._adopted.add(ref)
-        self._touched.add(ref)
+        self._touched.setdefault(ref, torch.empty_like(ref.tensor(), device="meta"))
         return _put(ref, storage)
 
 

@@ -46,7 +46,7 @@ def cut(keys: int, head: int) -> Cut:
 
 
 def _parts(size: int) -> tuple[int, int]:
-    """``size`` rounded up to the sum of two powers of two of at least 16, or to one where that is no more: 77 is 64 + 16, 128 is 128 + 0."""
+    """``size`` rounded up to the sum of two powers of two, 16 or more each, or to one if that is no more: 77 to 64 + 16, 128 to 128 + 0."""
     whole = max(16, triton.next_power_of_2(size))
     rest = max(16, triton.next_power_of_2(max(1, size - whole // 2)))
     return (whole // 2, rest) if whole >= 32 and whole // 2 + rest < whole else (whole, 0)

@@ -146,5 +146,9 @@ def node(module: str, name: str) -> Any:
     """A node of ComfyUI's own, as a function of its inputs: some versions have it in the old style, some in the new."""
     kind = getattr(importlib.import_module(f"comfy_extras.{module}"), name)
     if hasattr(kind, "execute"):
-        return lambda *inputs, **named: kind.execute(*inputs, **named).result[0]
+        return lambda *inputs, **named: _first(kind.execute(*inputs, **named))
     return lambda *inputs, **named: getattr(kind(), kind.FUNCTION)(*inputs, **named)[0]
+
+
+def _first(output: Any) -> Any:
+    return output[0] if isinstance(output, tuple) else output.result[0]

@@ -31,6 +31,18 @@ def _far_tails(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...
     return (x, weight, None), {}
 
 
+def _closed(approximate: str) -> Make:
+    """Gates of about -30, where GELU is 0 to the last digit and nothing else may come out."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        x, weight, bias = data.normal(5, 64), data.normal(2 * 8, 64, std=0.125), data.normal(2 * 8)
+        bias[8:] -= 30
+        return (x, weight, bias, approximate), {}
+
+    return make
+
+
 def _strided(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """x that no view makes 2-D, and rows of the weight that lie further apart than they are long."""
     data = Data(dtype, device)
@@ -53,6 +65,7 @@ CASES = [
     Case("few-columns", _make((130, 64), 8)),
     Case("one-row", _make((64,), 48)),
     Case("far-tails", _far_tails),
+    *(Case(f"{approximate}-closed", _closed(approximate)) for approximate in ("none", "tanh")),
     Case("strided", _strided),
     Case("misaligned", _misaligned),
     Case("empty", _make((0, 7, 64), 48)),

@@ -1,0 +1,48 @@
+// The C interface of the CUDA extension: raw pointers, sizes and a stream, no header of PyTorch's and no C++ type.
+// One build therefore serves every PyTorch and every Python on the machine. sfast_core/native/load.py declares the same.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef _WIN32
+#define SFAST_API extern "C" __declspec(dllexport)
+#else
+#define SFAST_API extern "C" __attribute__((visibility("default")))
+#endif
+
+// Counted up when a signature or the meaning of an argument below changes.
+#define SFAST_ABI_VERSION 1
+
+// Element types.
+enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
+
+// Flags of sfast_group_norm_act. Without one of the last two the shape decides between one kernel and two.
+enum : int32_t { SFAST_SILU = 1, SFAST_ONE_KERNEL = 2, SFAST_TWO_KERNELS = 4 };
+
+SFAST_API int32_t sfast_abi_version(void);
+
+// The name of a cudaError_t.
+SFAST_API const char* sfast_error_name(int32_t error);
+
+// cudaSuccess where this build has code for the current device and the driver is new enough for it. Runs nothing.
+SFAST_API int32_t sfast_device_status(void);
+
+// Bytes of workspace that sfast_group_norm_act wants on the current device for n samples and this many groups.
+SFAST_API int64_t sfast_group_norm_act_workspace_bytes(int64_t n, int64_t groups);
+
+// y = act((v - mean(v)) / sqrt(var(v) + eps) * weight + bias), v = x + channel_add; mean and var over each group of c / groups
+// channels and all hw positions of a sample; act is SiLU or nothing.
+//   x, y         [n, hw, c] dense, of `dtype`; y must not overlap x
+//   weight, bias [c] or null, of their own dtypes
+//   channel_add  [n, c] of `channel_add_dtype`, rows `channel_add_stride` elements apart (0: one row for all samples), or null
+//   workspace    on the device, aligned to 8 bytes; holds nothing before or after
+// Works on the current device, queues on `stream` (a cudaStream_t) and doesn't wait. Returns a cudaError_t; cudaErrorInvalidValue
+// before anything is queued when the sizes don't fit together.
+SFAST_API int32_t sfast_group_norm_act(
+    const void* x, void* y,
+    const void* weight, int32_t weight_dtype,
+    const void* bias, int32_t bias_dtype,
+    const void* channel_add, int32_t channel_add_dtype, int64_t channel_add_stride,
+    int64_t n, int64_t hw, int64_t c, int64_t groups,
+    float eps, int32_t dtype, int32_t flags,
+    void* workspace, int64_t workspace_bytes, void* stream);

@@ -1,0 +1,51 @@
+"""``python install.py demo`` and ``python install.py test``."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from . import ROOT, native, optional
+from .console import say
+from .environment import Environment, EnvironmentFailed, prepare
+from .packages import packages_for
+
+# Runs a module of this repository as a program, from whatever folder the caller is in, so that paths mean what they say.
+_RUN_MODULE = "import runpy, sys; sys.path[0] = sys.argv.pop(1)\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+
+
+def run(command: str, arguments: Sequence[str]) -> int:
+    """Make the private environment ready for ``command`` and run it there."""
+    try:
+        environment = prepare(command, packages_for(command))
+        native.builder().ensure(say)
+        frontend = environment.ask("optional.wanted()")
+        if frontend:
+            optional.install(environment.pip, frontend)
+        return demo(environment, arguments) if command == "demo" else test(environment, arguments)
+    except EnvironmentFailed as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
+
+
+def demo(environment: Environment, arguments: Sequence[str]) -> int:
+    """Run the demo in the caller's folder: its picture goes there."""
+    return _run(environment, ["-c", _RUN_MODULE, str(ROOT), "benchmarks.demo", *arguments])
+
+
+def test(environment: Environment, arguments: Sequence[str]) -> int:
+    """Run ruff, mypy and the tests, each even where one before it failed. pytest has the last word on the screen."""
+    codes = []
+    for step in (["ruff", "check", "."], ["mypy"], ["pytest", *arguments]):
+        say(" ".join(step))
+        codes.append(_run(environment, ["-m", *step], in_repository=True))
+    return next((code for code in codes if code != 0), 0)
+
+
+def _run(environment: Environment, arguments: Sequence[str], in_repository: bool = False) -> int:
+    """Run the environment's Python in the foreground; its exit code."""
+    folder = ROOT if in_repository else None
+    return subprocess.run([str(environment.python), *arguments], cwd=folder, env=environment.variables, check=False).returncode

@@ -1,0 +1,43 @@
+"""Sets Fast Compile up. Standard library only; hosts run it without an argument, people with one.
+
+    python install.py          into the running Python: what requirements.txt names and is missing; builds the CUDA extension where it can.
+                               ComfyUI-Manager and A1111 run this, A1111 at every launch. Never installs PyTorch, never fails.
+    python install.py demo     in a private environment: eager and fast side by side, in one picture. Takes benchmarks/demo.py's options.
+    python install.py test     in a private environment: ruff, mypy and the tests. Takes pytest's options.
+"""
+
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+
+
+def main(arguments):
+    """Run one of the commands; without an argument the result is 0 whatever happens."""
+    command = arguments[0] if arguments else ""
+    if command in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    if sys.version_info < (3, 10):  # noqa: UP036
+        print("Fast Compile needs Python 3.10 or newer; this is {}.{}.".format(*sys.version_info[:2]), flush=True)
+        return 1 if command else 0
+    if ROOT not in sys.path:  # a Python with a ._pth file, as in Windows portable builds, leaves the script's folder out
+        sys.path.insert(0, ROOT)
+    if command == "":
+        try:
+            from fast_compile_installer import host
+
+            host.set_up()
+        except (Exception, KeyboardInterrupt) as error:
+            print(f"Fast Compile: set-up was left unfinished: {type(error).__name__}: {error}", flush=True)
+        return 0
+    if command not in ("demo", "test"):
+        print(f"{command!r} is not a command.\n\n{__doc__}")
+        return 2
+    from fast_compile_installer import commands
+
+    return commands.run(command, arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

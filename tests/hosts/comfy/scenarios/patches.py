@@ -1,0 +1,197 @@
+"""Other nodes on the same model: patches run eager and are named, what works around the model's forward stays fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import comfy.patcher_extension
+import torch
+from driver import assert_close, assert_differs, assert_eager, assert_fused, calls, fast_compile, load, node, report_of, sample
+
+WRAPPERS = comfy.patcher_extension.WrappersMP
+
+
+def _patched_alike(patch: Any, word: str, fused: bool = False, acts: bool = True, **options: Any) -> None:
+    """``patch`` before and behind the node gives what it gives on a plain model: eager with a reason that holds ``word``, or fused."""
+    model, twin = load("sd15"), load("sd15")
+    torch.manual_seed(3)
+    expected = sample(patch(twin), **options)
+    if acts:
+        assert_differs(expected, sample(twin, **options))
+    fast = fast_compile.apply(model)
+    sample(fast, **options)
+    plain = sample(fast, **options)
+    for patched in (fast_compile.apply(patch(model)), patch(fast)):
+        before = calls(model)
+        torch.manual_seed(3)
+        assert_close(sample(patched, **options), expected)
+        if fused:
+            assert_fused(model, before)
+        else:
+            assert_eager(model, word, before)
+    before = calls(model)
+    assert_close(sample(fast, **options), plain)
+    assert_fused(model, before)
+    assert torch.equal(sample(fast, **options), plain), "the patch left something behind"
+
+
+def scenario_attn1_patch() -> None:
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        model.set_model_attn1_patch(lambda q, k, v, options: (q * 1.1, k, v))
+        return model
+
+    _patched_alike(patch, "attn1_patch")
+
+
+def scenario_attn2_replace() -> None:
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        for block in range(4):
+            model.set_model_attn2_replace(lambda q, k, v, options: v.mean(1, keepdim=True).expand_as(q), "input", block)
+        return model
+
+    _patched_alike(patch, "attn2")
+
+
+def scenario_output_block_patch() -> None:
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        model.set_model_output_block_patch(lambda h, skipped, options: (h * 1.2, skipped * 0.9))
+        return model
+
+    _patched_alike(patch, "output_block_patch")
+
+
+def scenario_free_u() -> None:
+    """The node itself: it looks for blocks of 640 and 1280 channels, which the tiny model hasn't."""
+    _patched_alike(lambda model: node("nodes_freelunch", "FreeU_V2")(model, 1.3, 1.4, 0.9, 0.2), "FreeU_V2", acts=False)
+
+
+def scenario_hyper_tile_which_draws_random_numbers() -> None:
+    _patched_alike(lambda model: node("nodes_hypertile", "HyperTile")(model, 32, 2, 1, False), "HyperTile", size=(128, 128))
+
+
+def scenario_perturbed_attention_guidance() -> None:
+    """It calls the model once more per step, with patches: that call runs eager, the others fused."""
+    model, twin = load("sd15"), load("sd15")
+    guide = node("nodes_pag", "PerturbedAttentionGuidance")
+    expected = sample(guide(twin, 3.0))
+    assert_differs(expected, sample(twin))
+    fast = guide(fast_compile.apply(model), 3.0)
+    sample(fast)
+    before = calls(model)
+    assert_close(sample(fast), expected)
+    since = calls(model) - before
+    assert since["fused"] == since["eager"] == 2, dict(since)
+    assert any("PerturbedAttentionGuidance" in reason for reason in report_of(model).reasons), dict(report_of(model).reasons)
+
+
+def scenario_model_sampling_and_rescale_cfg() -> None:
+    discrete, rescale = node("nodes_model_advanced", "ModelSamplingDiscrete"), node("nodes_model_advanced", "RescaleCFG")
+    _patched_alike(lambda model: rescale(discrete(model, "v_prediction", False), 0.7), "", fused=True)
+
+
+def scenario_model_sampling_of_sd3() -> None:
+    model = load("sd3")
+    shift = node("nodes_model_advanced", "ModelSamplingSD3")
+    expected = sample(shift(model, 1.0), steps=3)
+    fast = fast_compile.apply(shift(model, 1.0))
+    sample(fast, steps=3)
+    before = calls(model)
+    assert_close(sample(fast, steps=3), expected)
+    assert_close(sample(shift(fast_compile.apply(model), 1.0), steps=3), expected)
+    assert_fused(model, before)
+
+
+def scenario_wrappers_around_the_forward() -> None:
+    """Other nodes' wrappers see each call, whether they stand before or behind ours."""
+    seen: list[str] = []
+
+    def patch(model: Any) -> Any:
+        model = model.clone()
+
+        def around(kind: str) -> Any:
+            def wrapper(executor: Any, *args: Any, **kwargs: Any) -> Any:
+                seen.append(kind)
+                return executor(*args, **kwargs) * 1.02
+
+            return wrapper
+
+        for kind in (WRAPPERS.APPLY_MODEL, WRAPPERS.DIFFUSION_MODEL):
+            model.add_wrapper_with_key(kind, "test", around(kind))
+        return model
+
+    _patched_alike(patch, "", fused=True)
+    assert seen.count(WRAPPERS.APPLY_MODEL) == seen.count(WRAPPERS.DIFFUSION_MODEL) == 6
+
+
+def scenario_a_wrapper_that_calls_the_model_twice() -> None:
+    def patch(model: Any) -> Any:
+        model = model.clone()
+
+        def twice(executor: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return (executor(x, *args, **kwargs) + executor(x * 0.9, *args, **kwargs)) / 2
+
+        model.add_wrapper_with_key(WRAPPERS.APPLY_MODEL, "twice", twice)
+        return model
+
+    _patched_alike(patch, "", fused=True)
+
+
+def scenario_a_replaced_method() -> None:
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        block = model.model.diffusion_model.middle_block
+        model.add_object_patch("diffusion_model.middle_block.forward", lambda *args, **kwargs: type(block).forward(block, *args, **kwargs) * 1.5)
+        inner = model.model.diffusion_model.out
+        model.add_object_patch("diffusion_model.out.forward", lambda x: type(inner).forward(inner, x) * 1.1)
+        return model
+
+    _patched_alike(patch, "diffusion_model.")
+
+
+def scenario_a_method_replaced_for_one_call() -> None:
+    """As caching nodes do, by a function wrapper: not through the patcher."""
+    from unittest.mock import patch as mocked
+
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        inner = model.model.diffusion_model
+
+        def wrapper(apply: Any, call: dict[str, Any]) -> Any:
+            original = type(inner)._forward
+
+            def changed(*args: Any, **kwargs: Any) -> Any:
+                return original(inner, *args, **kwargs) * 1.1
+
+            with mocked.object(inner, "_forward", changed):
+                return apply(call["input"], call["timestep"], **call["c"])
+
+        model.set_model_unet_function_wrapper(wrapper)
+        return model
+
+    _patched_alike(patch, "_forward")
+
+
+def scenario_weights_that_are_computed_at_each_call() -> None:
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        model.add_weight_wrapper("diffusion_model.middle_block.1.proj_in.weight", lambda weight: weight * 1.7)
+        return model
+
+    if hasattr(load("sd3"), "add_weight_wrapper"):
+        _patched_alike(patch, "compute their weights")
+
+
+def scenario_an_option_that_is_a_function() -> None:
+    def patch(model: Any) -> Any:
+        model = model.clone()
+
+        def override(attention: Any, *args: Any, **kwargs: Any) -> Any:
+            return attention(*args, **kwargs) * 1.1
+
+        model.model_options["transformer_options"]["optimized_attention_override"] = override
+        return model
+
+    _patched_alike(patch, "optimized_attention_override")

@@ -1,0 +1,73 @@
+"""Records a module's forward, runs a graph, and runs the passes up to one of them: what the tests of capture and rewrite share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule
+
+from sfast_core.capture import Signature, Trace, Untraceable, record
+from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
+from sfast_core.rewrite.pipeline import passes
+from sfast_core.runtime.store import WeightStore
+
+CPU = torch.device("cpu")
+
+
+def try_record(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Trace | Untraceable]:
+    """The call's own result, and its trace or why there is none."""
+    with torch.no_grad():
+        return record(lambda: module(*args, **kwargs), Signature(args, kwargs).tensors, module, CPU)
+
+
+def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    """The trace of a call that can be recorded."""
+    _, found = try_record(module, *args, **kwargs)
+    assert isinstance(found, Trace), found.reason
+    return found
+
+
+def evaluate(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What ``graph`` computes from ``inputs`` and from the weights that its module has now."""
+    sources = [node.meta["source"] for node in graph.nodes if "source" in node.meta]
+    constants = [node.meta["constant"] for node in graph.nodes if "constant" in node.meta]
+    with torch.no_grad():
+        weights = WeightStore().tensors(sources, CPU)
+        return list(GraphModule(nn.Module(), graph).forward(*inputs, *weights, *constants))
+
+
+def count(graph: Graph, *functions: Callable[..., Any] | str) -> int:
+    """How many calls of ``functions`` (a method by its name) there are."""
+    return sum(node.op in ("call_function", "call_method") and node.target in functions for node in graph.nodes)
+
+
+def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor) -> tuple[int, Graph]:
+    """Trace, run the passes up to ``last``, and compare what is left with the module on new values.
+
+    Returns:
+        how many places the pass ``last`` changed, and the graph behind it.
+    """
+    torch.manual_seed(0)
+    graph = trace(module, *inputs).graph
+    found = 0
+    with torch.no_grad():
+        for name, run in passes(WeightStore().may_pack).items():
+            found = run(graph)
+            if name == last:
+                break
+        else:
+            raise ValueError(f"there is no pass {last}")
+    drop_unused(graph)
+    drop_unused_weights(graph)
+    graph.lint()
+    fresh = [torch.randn_like(x) if x.is_floating_point() else x for x in inputs]
+    with torch.no_grad():
+        expected = module(*fresh)
+    got = evaluate(graph, fresh)
+    for mine, theirs in zip(got, expected if isinstance(expected, (tuple, list)) else [expected], strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    return found, graph
