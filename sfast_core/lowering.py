@@ -19,7 +19,7 @@ from .rewrite import Call, rewrite, select_impls
 from .runtime.graphs import Backend
 from .runtime.program import Layout, Program
 from .runtime.store import Store
-from .runtime.tuner import REFERENCE, Job, Tuner
+from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
 from .target import Target, probe
 
 
@@ -97,7 +97,7 @@ def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
 
 def _job(call: Call) -> Job:
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {','.join(impl.name for impl in call.impls)}"
-    impls = (*call.impls, _Reference(call.op.reference)) if call.op.measured else call.impls[:1]
+    impls: tuple[Candidate, ...] = (*call.impls, _Reference(call.op.reference)) if call.op.measured else call.impls[:1]
     return Job(key, impls, call.args, call.kwargs, call.op.channels_last)
 
 

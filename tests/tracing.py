@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule
+from torch.utils._pytree import tree_flatten
 
 from sfast_core.capture import Signature, Trace, Untraceable, record
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
@@ -37,6 +38,28 @@ def evaluate(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]
     with torch.no_grad():
         weights = WeightStore().tensors(sources, CPU)
         return list(GraphModule(nn.Module(), graph).forward(*inputs, *weights, *constants))
+
+
+def check_recording(net: nn.Module, *inputs: torch.Tensor) -> None:
+    """The recorded call returned what the module returns, and its graph computes the same from other values."""
+    with torch.no_grad():
+        expected = net(*inputs)
+    result, found = try_record(net, *inputs)
+    assert not isinstance(found, Untraceable), found.reason
+    same(result, expected)
+    for _ in range(2):
+        fresh = [torch.randn_like(x) for x in inputs]
+        with torch.no_grad():
+            expected = net(*fresh)
+        same(found.outputs.build(evaluate(found.graph, fresh)), expected)
+
+
+def same(mine: Any, theirs: Any) -> None:
+    """Both are built alike, of equal tensors and values."""
+    (mine, tree), (theirs, other) = tree_flatten(mine), tree_flatten(theirs)
+    assert tree == other
+    for a, b in zip(mine, theirs, strict=True):
+        assert torch.equal(a, b) if isinstance(b, torch.Tensor) else a == b
 
 
 def count(graph: Graph, *functions: Callable[..., Any] | str) -> int:

@@ -80,15 +80,16 @@ class Recorder(TorchFunctionMode):
         """
         if self.failure or tensor in self._nodes or self._table.find(tensor) is not None:
             return
-        ref, stored = self._table.ref(module, name), getattr(module, name, None) if resident is None else resident
-        if ref is None or stored is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
-            return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
-        if stored.device != tensor.device:
-            return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
-        node = self._weight(ref, stored)
-        if stored.dtype != tensor.dtype:
-            node = self.graph.call_method("to", (node, tensor.dtype))
-        self._bind(tensor, node)
+        with self.paused():
+            ref, stored = self._table.ref(module, name), getattr(module, name, None) if resident is None else resident
+            if ref is None or stored is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
+                return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
+            if stored.device != tensor.device:
+                return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
+            node = self._weight(ref, stored)
+            if stored.dtype != tensor.dtype:
+                node = self.graph.call_method("to", (node, tensor.dtype))
+            self._bind(tensor, node)
 
     def refuse(self, reason: str, passing: bool = False) -> None:
         """Give this recording up. ``passing``: another call of the same signature may fare better."""
@@ -178,6 +179,8 @@ class Recorder(TorchFunctionMode):
         in_place = is_in_place(name) or call[1].get("inplace") is True
         if in_place:
             return self._record_in_place(func, name, call, args)
+        if mutates(func):
+            raise CaptureError(f"the operator {name} changes its arguments")
         if isinstance(result, torch.Tensor):
             if any(result is arg for arg in args):  # a conversion that had nothing to do
                 return
@@ -236,8 +239,6 @@ class Recorder(TorchFunctionMode):
         elif getattr(torch.Tensor, name, None) is func:
             node = self.graph.call_method(name, tuple(call[0]), call[1])
         else:
-            if mutates(func):
-                raise CaptureError(f"the operator {name} changes its arguments")
             node = self.graph.call_function(func, tuple(call[0]), call[1])
         return node if result is None else self._value(node, result)
 

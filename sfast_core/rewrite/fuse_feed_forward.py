@@ -39,7 +39,7 @@ def fuse_geglu(graph: Graph) -> int:
             linear, parts, dim = chunks.args
             if parts != 2 or dim not in (-1, value(linear).dim() - 1) or not calls(linear, F.linear) or sole_user(linear) is not chunks:
                 continue
-            if any(len(half.users) != 1 for half in chunks.users):
+            if any(sole_user(half) is None for half in list(chunks.users)):
                 continue
             replace(node, insert_as(node, value(node), linear_geglu, *linear.args, right.args[1]))
             fused += 1

@@ -25,8 +25,8 @@ def shape(node: Node) -> tuple[int, ...]:
 
 
 def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
-    """Whether ``node`` is a call of one of ``functions``."""
-    return isinstance(node, Node) and node.op == "call_function" and node.target in functions
+    """Whether ``node`` is a call of one of ``functions`` in its one spelling, which has no keywords: ``add(x, y, alpha=2)`` is none."""
+    return isinstance(node, Node) and node.op == "call_function" and node.target in functions and not node.kwargs
 
 
 def sole_user(node: Node) -> Node | None:

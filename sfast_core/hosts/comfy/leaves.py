@@ -22,32 +22,27 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """
     import comfy.ops
 
-    cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
-    if cast is None:
-        yield
-        return
-    thread = threading.get_ident()
-
-    def named_cast(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread:
-            return cast(module, *args, **kwargs)
-        with recorder.paused():
-            result = cast(module, *args, **kwargs)
-        if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
-            recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
-        for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
-            if tensor is not None:
-                resident = getattr(module, f"_v_{name}", None) if hasattr(module, "_v") else None  # dynamic VRAM's copy of it
-                recorder.bind_weight(tensor, module, name, resident)
-        return result
-
-    def unrecorded_uncast(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread or uncast is None:
-            return uncast(*args, **kwargs) if uncast else None
-        with recorder.paused():
-            return uncast(*args, **kwargs)
-
     with _LOCK:
+        cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
+        if cast is None:
+            yield
+            return
+        thread = threading.get_ident()
+
+        def named_cast(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return cast(module, *args, **kwargs)
+            with recorder.paused():  # asking a tensor for its shape is a torch function too
+                result = cast(module, *args, **kwargs)
+                _bind(recorder, module, result)
+            return result
+
+        def unrecorded_uncast(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread or uncast is None:
+                return uncast(*args, **kwargs) if uncast else None
+            with recorder.paused():
+                return uncast(*args, **kwargs)
+
         comfy.ops.cast_bias_weight = named_cast
         if uncast is not None:
             comfy.ops.uncast_bias_weight = unrecorded_uncast
@@ -57,3 +52,13 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
             comfy.ops.cast_bias_weight = cast
             if uncast is not None:
                 comfy.ops.uncast_bias_weight = uncast
+
+
+def _bind(recorder: Recorder, module: Any, result: Any) -> None:
+    """Tell the recorder whose weight and bias ``cast_bias_weight`` has returned."""
+    if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
+        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+    for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
+        if tensor is not None:
+            resident = getattr(module, f"_v_{name}", None) if hasattr(module, "_v") else None  # dynamic VRAM's copy of it
+            recorder.bind_weight(tensor, module, name, resident)

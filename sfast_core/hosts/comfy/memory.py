@@ -62,8 +62,9 @@ def _patcher_class() -> Any:
             return self._release(lambda graphs: graphs.evict(memory_to_free))
 
         def detach(self, unpatch_all: bool = True) -> Any:
-            """Drop every graph."""
-            self._release(lambda graphs: graphs.release_all())
+            """Drop every graph when the host unloads. Without ``unpatch_all`` it only renews the entry."""
+            if unpatch_all:
+                self._release(lambda graphs: graphs.release_all())
             return self.model
 
         def is_clone(self, other: Any) -> bool:

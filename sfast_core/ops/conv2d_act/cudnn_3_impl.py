@@ -23,4 +23,4 @@ def launch(
     channel_add: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As :func:`.cudnn_impl.launch`."""
-    return launch_plan(2, x, weight, bias, stride, padding, dilation, residual, act, channel_add)
+    return launch_plan(2, x, weight, bias, stride, padding, dilation, act)

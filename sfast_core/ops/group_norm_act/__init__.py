@@ -14,5 +14,6 @@ OP = Op(
         Impl("triton", ".triton_impl", __package__),
         Impl("cuda", ".cuda_impl", __package__),
     ),
+    measured=True,
     channels_last=True,
 )

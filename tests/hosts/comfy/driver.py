@@ -45,11 +45,11 @@ fast_compile = importlib.import_module(".sfast_core.hosts.comfy", PACK.__name__)
 CompileConfig = importlib.import_module(".sfast_core", PACK.__name__).CompileConfig
 
 
-def load(family: str, dtype: torch.dtype = torch.float16, **model_options: Any) -> Any:
-    """A fresh model patcher of this family."""
+def load(family: str, dtype: torch.dtype = torch.float16, options: dict[str, Any] | None = None) -> Any:
+    """A fresh model patcher of this family. ``options``: as the node Load Diffusion Model sets them."""
     weights = tiny.state_dict(family, dtype)
-    if model_options:
-        model = comfy.sd.load_diffusion_model_state_dict(weights, model_options=model_options)
+    if options:
+        model = comfy.sd.load_diffusion_model_state_dict(weights, model_options=options)
     else:
         model = comfy.sd.load_state_dict_guess_config(weights, output_vae=False, output_clip=False)[0]
     found = type(model.model.model_config).__name__

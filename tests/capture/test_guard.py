@@ -1,0 +1,121 @@
+"""What changed below a module since its trace."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core.capture import StructureGuard
+from tests.models import UNet
+
+
+class Processor:
+    """What diffusers' attention layers keep in an attribute."""
+
+
+class LoraLinear(nn.Linear):
+    """A host's own Linear that may be given a child later."""
+
+
+def model() -> nn.Module:
+    net = UNet()
+    attention = net.blocks[0].attn1
+    attention.processor, attention.scales, attention.table, attention.later = Processor(), {"lora": [1.0, 2.0]}, torch.ones(2), None
+    net.res1.skip = nn.Sequential(LoraLinear(4, 4), nn.Dropout())
+    return net.eval()
+
+
+def set_attribute(path: str, name: str, value: Any) -> Callable[[nn.Module], Any]:
+    return lambda net: setattr(net.get_submodule(path), name, value() if callable(value) else value)
+
+
+CHANGES: dict[str, Callable[[nn.Module], Any]] = {
+    "a child replaced": set_attribute("blocks.0", "norm1", lambda: nn.LayerNorm(32)),
+    "a child of the root replaced": set_attribute("", "conv_in", lambda: nn.Conv2d(4, 16, 3)),
+    "a child of a list": lambda net: net.blocks.append(nn.Identity()),
+    "a child gone": lambda net: delattr(net.res1, "skip"),
+    "a child of a host's own layer": lambda net: net.res1.skip[0].add_module("lora", nn.Linear(4, 4)),
+    "children in another order": lambda net: net.blocks[0]._modules.update(norm1=net.blocks[0].norm2, norm2=net.blocks[0].norm1),
+    "an instance's forward": set_attribute("blocks.0", "forward", lambda: lambda *args: args[0]),
+    "a plain layer's forward": set_attribute("blocks.0.norm1", "forward", lambda: lambda *args: args[0]),
+    "a forward hook": lambda net: net.blocks[0].register_forward_hook(lambda *args: None),
+    "a plain layer's hook": lambda net: net.conv_in.register_forward_pre_hook(lambda *args: None),
+    "training": lambda net: net.blocks[0].train(),
+    "training of one dropout": lambda net: net.res1.skip[1].train(),
+    "training of the root alone": set_attribute("", "training", True),
+    "a number": set_attribute("blocks.0.attn1", "heads", 4),
+    "a number that was None": set_attribute("blocks.0.attn1", "later", 4),
+    "a processor": set_attribute("blocks.0.attn1", "processor", Processor),
+    "a number in a dict's list": lambda net: net.blocks[0].attn1.scales["lora"].append(3.0),
+    "an attribute added": set_attribute("blocks.0", "added", 1),
+    "an attribute gone": lambda net: delattr(net.blocks[0].attn1, "processor"),
+    "an attribute of the root": set_attribute("", "mode", "fast"),
+    "the weights' dtype": lambda net: net.half(),
+}
+
+KEPT: dict[str, Callable[[nn.Module], Any]] = {
+    "nothing": lambda net: None,
+    "an equal value": set_attribute("blocks.0.attn1", "heads", 2),
+    "an equal container": set_attribute("blocks.0.attn1", "scales", lambda: {"lora": [1.0, 2.0]}),
+    "a parameter": set_attribute("blocks.0.norm1", "weight", lambda: nn.Parameter(torch.zeros(32))),
+    "values": lambda net: net.requires_grad_(False).conv_in.weight.zero_(),
+    "a tensor": set_attribute("blocks.0.attn1", "table", lambda: torch.zeros(2)),
+    "the root's own forward": set_attribute("", "forward", lambda: lambda *args: None),
+    "the root's own hooks": lambda net: net.register_forward_hook(lambda *args: None),
+    "private": set_attribute("blocks.0", "_seen", 1),
+    "a hook that came and went": lambda net: net.conv_in.register_forward_hook(lambda *args: None).remove(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_noticed_and_stays_noticed(name: str) -> None:
+    net = model()
+    guard = StructureGuard(net)
+    assert guard.changed() is None
+    CHANGES[name](net)
+    first = guard.changed()
+    assert first and guard.changed() == first
+    assert StructureGuard(net).changed() is None
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_steers_nothing_is_no_change(name: str) -> None:
+    net = model()
+    guard = StructureGuard(net)
+    KEPT[name](net)
+    assert guard.changed() is None and guard.changed() is None
+
+
+def test_the_change_is_named() -> None:
+    net = model()
+    guard = StructureGuard(net)
+    net.blocks[1].attn2.heads = 4
+    assert "blocks.1.attn2.heads" in str(guard.changed())
+
+
+def test_hooks_that_were_there_before_are_told() -> None:
+    net = model()
+    hook = net.down.register_forward_hook(lambda *args: None)
+    guard = StructureGuard(net)
+    assert guard.hooked == "down has forward hooks" and guard.changed() is None
+    hook.remove()
+    assert guard.changed() and StructureGuard(net).hooked is None
+
+
+def test_a_guard_below_a_module_keeps_no_module_alive() -> None:
+    net = model()
+    net.__dict__["_compiled_state"] = StructureGuard(net)
+    alive = [weakref.ref(net), weakref.ref(net.blocks[0]), weakref.ref(net.conv_in.weight)]
+    gc.collect()
+    gc.disable()
+    try:
+        del net
+        assert [ref() for ref in alive] == [None, None, None]
+    finally:
+        gc.enable()

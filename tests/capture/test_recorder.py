@@ -1,0 +1,254 @@
+"""A recorded call, replayed on new values: what the graph holds, and what is refused because it would not be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfast_core.capture import CaptureError, Untraceable
+from tests.models import Attention, Forward, TransformerBlock, UNet
+from tests.tracing import check_recording, try_record
+
+Function = Callable[[Any, torch.Tensor], Any]
+
+
+def module(function: Function) -> Forward:
+    """``function`` with a Linear, a BatchNorm (buffers), a Dropout and a ReLU in place at hand."""
+    torch.manual_seed(0)
+    net = Forward(function, lin=nn.Linear(8, 8), norm=nn.BatchNorm1d(8), drop=nn.Dropout(0.5), relu=nn.ReLU(inplace=True))
+    net.register_buffer("table", torch.randn(4, 8))
+    net.scale = torch.randn(8)  # a plain attribute
+    net.register_parameter("gain", nn.Parameter(torch.randn(8)))
+    return net
+
+
+def in_place_view(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    y[:, :2] += x[:, :2]
+    return y * 2
+
+
+def filled_piece_by_piece(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty(2, *x.shape)
+    y[0] = net.lin(x)
+    y[1] = x
+    return y.sum(0)
+
+
+def written_view_of_a_dead_base(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x).view(-1)
+    y.mul_(3)
+    return y.add_(1).reshape(x.shape)
+
+
+def overwritten(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x, dtype=torch.float64)
+    y.copy_(net.lin(x)[:1])
+    z = torch.empty(3, 8).fill_(2.5)
+    return y.sum() + z.sum() + torch.ones(2).zero_().sum()
+
+
+def several_results(net: Any, x: torch.Tensor) -> torch.Tensor:
+    low, high = net.lin(x).chunk(2, dim=-1)
+    top = torch.topk(high, 2)
+    mean, variance = torch.var_mean(low, dim=-1)
+    return low * mean[:, None] + variance[:, None] + top.values.sum() + torch.max(high, dim=-1)[0][:, None]
+
+
+RECORDED: dict[str, Function] = {
+    "buffer": lambda net, x: net.norm(x) + net.table,
+    "plain attribute": lambda net, x: x * net.scale,
+    "parameter": lambda net, x: net.gain * x,
+    "add_": lambda net, x: net.lin(x).add_(x),
+    "mul_ in another dtype": lambda net, x: net.lin(x).mul_(x.double()),
+    "augmented": lambda net, x: _augmented(net.lin(x), x),
+    "integers in place": lambda net, x: _integers(x),
+    "x[i] += y": in_place_view,
+    "x[i] = y": filled_piece_by_piece,
+    "masked x[i] = 0": lambda net, x: _masked(net.lin(x)),
+    "view in place, base dead": written_view_of_a_dead_base,
+    "copy_, fill_, zero_": overwritten,
+    "ReLU(inplace=True)": lambda net, x: net.relu(net.lin(x)) + 1,
+    "silu(inplace=True)": lambda net, x: F.silu(net.lin(x), inplace=True),
+    "leaky_relu in place": lambda net, x: F.leaky_relu(net.lin(x), 0.2, True),
+    "dropout in eval": lambda net, x: net.drop(net.lin(x)),
+    "iterated": lambda net, x: sum(row * i for i, row in enumerate(net.lin(x))),
+    "unpacked": lambda net, x: (lambda a, b, c, d: a * b - c * d)(*net.lin(x)),
+    "several results": several_results,
+    "split sizes": lambda net, x: torch.cat(net.lin(x).split([3, 5], dim=-1)[::-1], dim=-1),
+    "numpy scalars": lambda net, x: x * np.float32(0.1) + np.float64(0.5) - net.lin(x) * np.int64(3),
+    "scalars on the left": lambda net, x: 2 - 3 / (1 + 2 * x.abs()),
+    "metadata": lambda net, x: x.reshape(x.shape[0], -1)[: len(x)] * x.dim() * x.size(1) * x.stride(0) + x.numel(),
+    "constants": lambda net, x: x + torch.tensor([1.0, 2.0]).sum() + torch.arange(8, device=x.device).to(x),
+    "attributes of a tensor": lambda net, x: x.T.mT.T @ torch.ones(4, 1, dtype=x.dtype, device=x.device),
+    "einsum": lambda net, x: torch.einsum("ij,kj->ik", x, net.lin(x)),
+    "tuple index": lambda net, x: x[..., None][:, 1:3, 0][torch.tensor([0, 1])],
+    "two results and None": lambda net, x: {"a": [net.lin(x), None], "b": (x + 1, 3, "word")},
+    "an input and a weight as they are": lambda net, x: (x, net.gain),
+    "where": lambda net, x: torch.where(x > 0, net.lin(x), x),
+    "keyword input": lambda net, x: F.silu(input=torch.reshape(input=net.lin(x), shape=(8, 4))),
+}
+
+
+def _augmented(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    y += x
+    y -= 1
+    y *= x
+    y /= 3
+    y **= 2
+    y %= 5
+    return y
+
+
+def _integers(x: torch.Tensor) -> torch.Tensor:
+    y = (x * 100).long()
+    y <<= 2
+    y >>= 1
+    y ^= 5
+    y |= 8
+    y &= 127
+    y //= 3
+    return y
+
+
+def _masked(y: torch.Tensor) -> torch.Tensor:
+    y[y > 0] = 0
+    return y
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_graph_computes_the_module_on_new_values(name: str) -> None:
+    check_recording(module(RECORDED[name]), torch.randn(4, 8))
+
+
+def test_whole_blocks() -> None:
+    torch.manual_seed(0)
+    check_recording(Attention(16), torch.randn(2, 5, 16))
+    check_recording(TransformerBlock(16, 12).eval(), torch.randn(2, 5, 16), torch.randn(2, 3, 12))
+    check_recording(UNet(), *UNet.inputs())
+    check_recording(nn.MultiheadAttention(16, 2, batch_first=True).eval(), *torch.randn(3, 2, 5, 16))
+
+
+def live_view(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    y[:, :2].add_(1)
+    return y
+
+
+def live_base(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    view = y[:, :2]
+    y.add_(1)
+    return view
+
+
+def in_place_input(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x.view(-1)
+    y.add_(1)
+    return net.lin(x)
+
+
+def stateful(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.table.add_(1)
+    return x + net.table
+
+
+OUTSIDE = torch.randn(4, 8)
+REFUSED: dict[str, tuple[Function, str]] = {
+    "item": (lambda net, x: x * x.sum().item(), "item reads a tensor's value"),
+    "float": (lambda net, x: x * float(x[0, 0]), "reads a tensor's value"),
+    "bool": (lambda net, x: x if x.sum() > 0 else -x, "__bool__ reads a tensor's value"),
+    "in": (lambda net, x: x + (5.0 in x), "reads a tensor's value"),
+    "tolist": (lambda net, x: x + x.tolist()[0][0], "tolist reads a tensor's value"),
+    "numpy": (lambda net, x: x + torch.from_numpy(net.lin(x).detach().numpy()), "reads a tensor's value"),
+    "allclose": (lambda net, x: x * torch.allclose(x, x + 1), "allclose reads a tensor's value"),
+    "print": (lambda net, x: x + len(str(x)), "reads a tensor's value"),
+    "data_ptr": (lambda net, x: x * (x.data_ptr() % 2), "data_ptr reads a tensor's value"),
+    "random numbers": (lambda net, x: x + torch.rand(8), "it draws random numbers"),
+    "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),
+    "an own generator": (lambda net, x: x + torch.rand(8, generator=torch.Generator()), "was given a Generator"),
+    "out=": (lambda net, x: torch.add(x, 1, out=torch.empty_like(x)), "add writes to out="),
+    "a tensor from outside": (lambda net, x: x + OUTSIDE, "no input, no weight and not computed"),
+    "a tensor in a list": (lambda net, x: x + net._listed[0], "no input, no weight and not computed"),
+    "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),
+    "new_empty that nobody fills": (lambda net, x: x.new_empty(4, 8), "a kernel that torch doesn't dispatch"),
+    "an input in place": (lambda net, x: x.add_(0), "add_ writes to an input"),
+    "a view of an input in place": (in_place_input, "add_ writes to an input"),
+    "a buffer in place": (stateful, "add_ writes to an input or a weight"),
+    "a view in place while its base lives": (live_view, "a tensor whose view was changed in place"),
+    "a base in place while its view lives": (live_base, "a tensor whose view was changed in place"),
+    "a strided write": (lambda net, x: net.lin(x).t_(), "t_ changes a tensor in place in a way"),
+    "boolean index": (lambda net, x: x[x > 0].shape[0] + x, "__getitem__ returns a tensor whose shape depends"),
+    "boolean index in a tuple": (lambda net, x: x[:, x[0] > 0].shape[1] + x, "__getitem__ returns a tensor whose shape depends"),
+    "slice by value": (lambda net, x: x[: (x > 9).sum()].shape[0] + x, "__getitem__ returns a tensor whose shape depends"),
+    "nonzero": (lambda net, x: x + len(torch.nonzero(x > 0)), "nonzero returns a tensor whose shape depends"),
+    "where of one": (lambda net, x: x + len(torch.where(x > 0)[0]), "where returns a tensor whose shape depends"),
+    "masked_select": (lambda net, x: x + len(x.masked_select(x > 0)), "masked_select returns a tensor whose shape depends"),
+    "unique": (lambda net, x: x + len(x.round().unique()), "unique returns a tensor whose shape depends"),
+    "repeats by value": (
+        lambda net, x: x + len(torch.repeat_interleave(x, (x[:, 0] > 0).long(), dim=0)),
+        "repeat_interleave returns a tensor",
+    ),
+    "size by value": (lambda net, x: x + len(torch.zeros((x > 0).sum())), "zeros returns a tensor whose shape depends"),
+    "range by value": (lambda net, x: x + len(torch.arange(end=(x > 0).sum())), "arange returns a tensor whose shape depends"),
+    "memory order": (lambda net, x: net.lin(x).t().contiguous().as_strided((4, 8), (8, 1)), "depends on how a tensor lies in memory"),
+    "no tensor returned": (lambda net, x: len(net.lin(x)), "the result holds no tensor"),
+    "an unknown object returned": (lambda net, x: (net.lin(x), object()), "the result holds a object"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_trace_would_burn_in_is_refused_and_the_call_is_the_modules_own(name: str) -> None:
+    function, words = REFUSED[name]
+    net = module(function)
+    net._listed = [torch.randn(8)]
+    x = torch.randn(4, 8)
+    random, state = torch.get_rng_state(), {key: value.clone() for key, value in net.state_dict().items()}
+    with torch.no_grad():
+        expected = net(x.clone())
+    after = torch.get_rng_state()
+    torch.set_rng_state(random)
+    net.load_state_dict(state)
+    result, found = try_record(net, x.clone())
+    assert isinstance(found, Untraceable) and words in found.reason and not found.passing
+    assert torch.equal(torch.get_rng_state(), after)
+    if "empty" not in name and "object" not in name:
+        torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_an_operator_that_writes_to_its_arguments_is_refused() -> None:
+    library = torch.library.Library("fast_compile_test", "DEF")
+    library.define("double_it(Tensor(a!) x) -> Tensor(a!)")
+    library.impl("double_it", lambda x: x.mul_(2), "CPU")
+
+    def function(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y = net.lin(x)
+        torch.ops.fast_compile_test.double_it(y)
+        return y
+
+    _, found = try_record(module(function), torch.randn(4, 8))
+    assert isinstance(found, Untraceable) and "changes its arguments" in found.reason
+
+
+def test_autocast_is_refused() -> None:
+    net = module(lambda net, x: net.lin(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, found = try_record(net, torch.randn(4, 8))
+    assert isinstance(found, Untraceable) and "autocast" in found.reason
+
+
+def test_errors_of_torch_functions_are_told_apart_from_the_modules_own() -> None:
+    def own(net: Any, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError, match="stop"):
+        try_record(module(own), torch.randn(4, 8))
+    with pytest.raises(CaptureError, match="failed while it was recorded: RuntimeError") as caught:
+        try_record(module(lambda net, x: x @ x), torch.randn(4, 8))
+    assert isinstance(caught.value.__cause__, RuntimeError)

@@ -1,0 +1,125 @@
+"""A call's key: equal for calls that one captured variant serves, different for all others."""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.capture import CaptureError, Signature, snapshot
+
+X = torch.zeros(2, 3, 4, 5)
+Pair = namedtuple("Pair", "first second")
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+def key(*args: Any, **kwargs: Any) -> Any:
+    return Signature(args, kwargs).key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (X, torch.zeros(2, 3, 4, 6)),
+        (X, X.half()),
+        (X, X.to(memory_format=torch.channels_last)),
+        (X[:1], X[:1].expand(2, 3, 4, 5)[:1].contiguous().transpose(2, 3)),
+        (X, X.to("meta")),
+        (X, None),
+        (1, 1.0),
+        (1, True),
+        (0.0, -0.0),
+        ("1", 1),
+        (torch.float16, torch.float32),
+        (Mode.FAST, Mode.SLOW),
+        ((1, 2), [1, 2]),
+        ((1, 2), Pair(1, 2)),
+        ([X], [X, X.clone()]),
+        ([X, None], [None, X]),
+        ([[X], []], [[], [X]]),
+        ({"a": 1}, {"a": 2}),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": 1}, OrderedDict(a=1)),
+        ({"a": X}, {"a": None}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_different_calls_have_different_keys(one: Any, other: Any) -> None:
+    assert key(one) != key(other)
+    assert key(a=one) != key(a=other)
+    assert key([one]) != key([other])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: X.clone(),
+        lambda: torch.nn.Parameter(X.clone()),
+        lambda: X.transpose(1, 2),
+        lambda: X.expand(7, 2, 3, 4, 5),
+        lambda: [X.clone(), {"a": (X.clone(), 3, "x", None, torch.float16, Mode.FAST)}],
+        lambda: float("nan"),
+        lambda: Pair(X.clone(), 2),
+    ],
+)
+def test_equal_calls_have_equal_keys_whatever_the_values(make: Any) -> None:
+    one, other = make(), make()
+    if isinstance(other, torch.Tensor):
+        other = other + 0 if other.is_contiguous() else other
+    assert key(one) == key(other) and hash(key(one)) == hash(key(other))
+
+
+def test_where_an_argument_stands_matters() -> None:
+    assert key(X, 1) != key(1, X)
+    assert key(X) != key(x=X)
+    assert key(x=X) != key(y=X)
+
+
+def test_the_same_object_twice_is_not_two_equal_objects() -> None:
+    a, b = X.clone(), X.clone()
+    assert key(a, a) != key(a, b)
+    assert key(a, b, a) != key(a, b, b)
+    assert key(a, [b, a]) == key(b, [a, b])
+
+
+def test_each_tensor_object_is_listed_once_in_the_order_of_the_walk() -> None:
+    a, b, c = X.clone(), X.clone(), X.clone()
+    tensors = Signature((b, [a, b]), {"c": {"d": (c, a)}}).tensors
+    assert [id(x) for x in tensors] == [id(b), id(a), id(c)]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((X, lambda: 0), {}, r"args\[1\] holds a function"),
+        (({"a": [1, {2}]},), {}, r"args\[0\]\['a'\]\[1\] holds a set"),
+        ((), {"options": {"patches": {"attn": object()}}}, r"kwargs\['options'\]\['patches'\]\['attn'\] holds a object"),
+        ((), {"x": X.to_sparse()}, r"kwargs\['x'\] is a Tensor of layout torch.sparse_coo"),
+        ((X.as_subclass(type("Own", (torch.Tensor,), {})),), {}, r"args\[0\] is a Own"),
+    ],
+)
+def test_what_cannot_be_keyed_is_named(args: Any, kwargs: Any, words: str) -> None:
+    with pytest.raises(CaptureError, match=words):
+        Signature(args, kwargs)
+
+
+def test_a_snapshot_has_its_own_containers_and_the_same_tensors() -> None:
+    control = {"input": [X, None], "more": (1, [X])}
+    copy = snapshot(control)
+    control["input"].pop()
+    control["more"][1].pop()  # type: ignore[attr-defined]
+    assert list(copy) == ["input", "more"] and copy["input"][0] is X and copy["input"][1] is None
+    assert copy["more"] == (1, [X]) and copy["more"][1][0] is X
+
+
+def test_a_snapshot_leaves_what_it_does_not_know() -> None:
+    pair, ordered = Pair([X], 2), OrderedDict(a=[X])
+    assert snapshot(pair) is pair and snapshot(ordered) is ordered and snapshot(X) is X

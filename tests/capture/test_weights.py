@@ -1,0 +1,60 @@
+"""Weights in a trace: inputs by their address below the module."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfast_core.capture import Recorder, WeightSource
+from sfast_core.capture.weights import WeightTable
+from tests.models import Forward
+from tests.tracing import check_recording, evaluate, trace
+
+
+def test_weights_are_inputs_by_address() -> None:
+    net = Forward(lambda net, x: net.lin(x) * net.scale + net.table, lin=nn.Linear(8, 8))
+    net.register_buffer("table", torch.randn(4, 8))
+    net.scale = torch.randn(8)  # a plain attribute
+    found = trace(net, torch.randn(4, 8))
+    sources = [node.meta["source"] for node in found.graph.nodes if "source" in node.meta]
+    assert [str(source) for source in sources] == ["lin.weight", "lin.bias", "scale", "table"]
+    assert all(isinstance(source, WeightSource) and source.plain for source in sources)
+    net.lin.weight = nn.Parameter(torch.randn(8, 8))  # replaced, as a LoRA does
+    net.scale = torch.randn(8)
+    with torch.no_grad():
+        net.table.mul_(3)  # written in place
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(evaluate(found.graph, [x])[0], net(x).detach(), rtol=0, atol=0)
+
+
+def test_a_tied_weight_is_one_input_at_the_first_address() -> None:
+    net = Forward(lambda net, x: net.b(net.a(x)), a=nn.Linear(8, 8, bias=False), b=nn.Linear(8, 8, bias=False))
+    net.b.weight = net.a.weight
+    found = trace(net, torch.randn(4, 8))
+    (source,) = [node.meta["source"] for node in found.graph.nodes if "source" in node.meta]
+    assert str(source) == "a.weight" and source.refs[0].tied
+    check_recording(net, torch.randn(4, 8))
+
+
+def test_an_argument_that_is_a_weight_is_an_input() -> None:
+    net = Forward(lambda net, x: net.lin(x), lin=nn.Linear(8, 8, bias=False))
+    assert not [node for node in trace(net, net.lin.weight).graph.nodes if "source" in node.meta]
+
+
+def test_a_weight_bound_by_a_host_is_an_input_and_its_cast_is_recorded() -> None:
+    net = Forward(lambda net, x: x, lin=nn.Linear(8, 8).half())
+    x = torch.randn(4, 8)
+    recorder = Recorder([x], WeightTable(net))
+    with torch.no_grad(), recorder:
+        with recorder.paused():
+            weight = net.lin.weight.float() + 0
+        recorder.bind_weight(weight, net.lin, "weight")
+        result = F.linear(x, weight)
+    graph = recorder.finish([result])
+    assert graph is not None, recorder.failure
+    assert [str(n.meta["source"]) for n in graph.nodes if "source" in n.meta] == ["lin.weight"]
+    torch.testing.assert_close(evaluate(graph, [x])[0], result)
+    recorder = Recorder([x], WeightTable(net))
+    recorder.bind_weight(torch.zeros(3), nn.Linear(8, 8), "weight")
+    assert recorder.failure is not None and "is not understood" in recorder.failure and recorder.finish([x]) is None
