@@ -26,8 +26,11 @@ def simplify_shapes(graph: Graph) -> int:
             new = insert(node, node.target, x.args[0], dims)
             replace(node, new)
             node, x, changed = new, x.args[0], changed + 1
-        same = shape(node) == shape(x)
-        if same if node.target is torch.reshape else all(d % len(node.args[1]) == i for i, d in enumerate(node.args[1])):
+        if node.target is torch.reshape:
+            same = shape(node) == shape(x)
+        else:
+            same = all(dim % value(x).dim() == place for place, dim in enumerate(node.args[1]))
+        if same:
             replace(node, x)
             changed += 1
     return changed + drop_unused(graph)

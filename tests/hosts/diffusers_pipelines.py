@@ -92,14 +92,23 @@ def sdxl() -> Any:
     words = tokenizer()
     encoders = {"text_encoder": clip(words, 1), "text_encoder_2": clip(words, 4, projection=True)}
     scheduler = diffusers.EulerDiscreteScheduler(beta_schedule="scaled_linear")
-    return quiet(diffusers.StableDiffusionXLPipeline(vae(), **encoders, tokenizer=words, tokenizer_2=words, unet=unet(SDXL), scheduler=scheduler))
+    return quiet(
+        diffusers.StableDiffusionXLPipeline(vae(), **encoders, tokenizer=words, tokenizer_2=words, unet=unet(SDXL), scheduler=scheduler)
+    )
 
 
 def sd3() -> Any:
     """A pipeline of Stable Diffusion 3's kind: three text encoders and a transformer."""
     words = tokenizer()
     torch.manual_seed(4)
-    sizes = {"sample_size": 16, "in_channels": 4, "num_layers": 2, "attention_head_dim": 8, "num_attention_heads": 4, "pos_embed_max_size": 32}
+    sizes = {
+        "sample_size": 16,
+        "in_channels": 4,
+        "num_layers": 2,
+        "attention_head_dim": 8,
+        "num_attention_heads": 4,
+        "pos_embed_max_size": 32,
+    }
     widths = {"joint_attention_dim": 64, "caption_projection_dim": 32, "pooled_projection_dim": 64, "out_channels": 4}
     transformer = diffusers.SD3Transformer2DModel(patch_size=2, **sizes, **widths).eval()
     encoders = {f"text_encoder{end}": clip(words, seed, projection=True) for end, seed in (("", 1), ("_2", 4))}

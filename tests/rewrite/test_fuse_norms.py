@@ -33,7 +33,7 @@ GROUP_NORMS: dict[str, tuple[Function, str, bool, int, int]] = {
     "the sum used elsewhere": (lambda net, x, e: (lambda y: net.norm(y) * y)(x + e[:, :, None, None]), "none", False, 0, 1),
     "a sum of two images": (lambda net, x, e: net.norm(x + x.flip(0)), "none", False, 0, 1),
     "a sum with one value per sample": (lambda net, x, e: net.norm(x + e[:, :1, None, None]), "none", False, 0, 1),
-    "a sum in another dtype": (lambda net, x, e: net.norm((x + e.half()[:, :, None, None])), "none", False, 0, 1),
+    "a sum in another dtype": (lambda net, x, e: net.norm(x + e.half()[:, :, None, None]), "none", False, 0, 1),
     "a row of values": (lambda net, x, e: net.norm(x + x[:, :, :1]), "none", False, 0, 1),
 }
 
@@ -51,7 +51,9 @@ def test_group_norm(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 8), (2, 8, 5), (2, 8, 2, 3, 4)])
 def test_group_norm_of_something_else_than_images_stays(shape: tuple[int, ...]) -> None:
-    found, graph = rewritten("fuse_group_norm_act", Forward(lambda net, x: F.silu(net.norm(x)), norm=nn.GroupNorm(4, 8)), torch.randn(shape))
+    found, graph = rewritten(
+        "fuse_group_norm_act", Forward(lambda net, x: F.silu(net.norm(x)), norm=nn.GroupNorm(4, 8)), torch.randn(shape)
+    )
     assert found == 0 and count(graph, F.group_norm) == 1 and count(graph, F.silu) == 1
 
 

@@ -33,10 +33,9 @@ def _patcher_class() -> Any:
         """One device's graphs as ComfyUI sees a loaded model. Nothing in here raises into the host."""
 
         def __init__(self, graphs: DeviceGraphs, device: torch.device) -> None:
+            self._graphs = weakref.ref(graphs)  # first: some versions ask for the size while they are made
             super().__init__(FastCompileGraphs(), load_device=device, offload_device=torch.device("cpu"))
-            self._graphs = weakref.ref(graphs)
             self.model.device = device
-            self.graph_device = device
 
         def loaded_size(self) -> int:
             """Bytes that the graphs hold now."""
@@ -51,7 +50,7 @@ def _patcher_class() -> Any:
             return self.loaded_size()
 
         def current_loaded_device(self) -> torch.device:
-            return self.graph_device
+            return self.load_device
 
         def partially_load(self, device_to: Any, extra_memory: int = 0, *args: Any, **kwargs: Any) -> int:
             """Graphs come back when they are captured again."""
