@@ -9,13 +9,7 @@ from comfy_api.latest import io
 
 from ..sfast_core import CompileConfig
 from ..sfast_core.hosts import comfy
-
-SETTINGS = io.Custom("FAST_COMPILE_SETTINGS")
-
-
-def _aliases(*words: str) -> dict[str, list[str]]:
-    """Words that the node's search finds it by, where this ComfyUI knows such."""
-    return {"search_aliases": list(words)} if "search_aliases" in io.Schema.__dataclass_fields__ else {}
+from .schema import CATEGORY, SETTINGS, aliases
 
 
 class ApplyFastCompile(io.ComfyNode):
@@ -27,13 +21,13 @@ class ApplyFastCompile(io.ComfyNode):
         return io.Schema(
             node_id="ApplyFastCompile",
             display_name="Apply Fast Compile",
-            category="model/fast compile",
+            category=CATEGORY,
             description=(
                 "Makes the diffusion model several times faster: traces it in the first step, fuses it, and replays it as a CUDA graph. "
                 "The picture stays the same up to float rounding. LoRAs may stand before or after this node. Where something can't be "
                 "accelerated the model runs as it was, and the log says why."
             ),
-            **_aliases("compile", "speed up", "faster", "stable-fast", "cuda graph", "torch compile"),
+            **aliases("compile", "speed up", "faster", "stable-fast", "cuda graph", "torch compile"),
             inputs=[
                 io.Model.Input("model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."),
                 io.Boolean.Input("enabled", default=True, tooltip="Off: the model passes through untouched."),
@@ -49,7 +43,13 @@ class ApplyFastCompile(io.ComfyNode):
 
     @classmethod
     def execute(cls, model: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None) -> io.NodeOutput:
-        """Clone and wrap the model."""
+        """Clone and wrap the model.
+
+        Raises:
+            TypeError: ``model`` is no ComfyUI model, or ``settings`` are none of ``Fast Compile Settings``.
+        """
         if not enabled:
             return io.NodeOutput(model)
+        if settings is not None and not isinstance(settings, CompileConfig):
+            raise TypeError(f"settings: got a {type(settings).__name__}, needs the output of Fast Compile Settings")
         return io.NodeOutput(comfy.apply(model, replace(settings or CompileConfig(), cuda_graphs=cuda_graphs)))

@@ -6,6 +6,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from .apply import ApplyFastCompile
 from .routes import add_routes
+from .settings import FastCompileSettings
 
 
 class FastCompileExtension(ComfyExtension):
@@ -14,4 +15,4 @@ class FastCompileExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """Every node of the pack."""
         add_routes()
-        return [ApplyFastCompile]
+        return [ApplyFastCompile, FastCompileSettings]

@@ -12,14 +12,15 @@ import json
 import os
 import tempfile
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .target import Target
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def cache_folder() -> Path | None:
@@ -47,13 +48,22 @@ def machine_key(target: Target) -> str:
     return digest.hexdigest()[:24]
 
 
+class Choice(NamedTuple):
+    """The impl taken for one call, and which calls are like it: those of its family, near in size."""
+
+    key: str
+    family: str
+    size: int
+    impl: str
+
+
 class Choices:
     """Choices by key, in memory and in ``path`` (None: in memory only)."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._choices: dict[str, str] = self._read()
+        self._choices: dict[str, Choice] = self._read()
 
     @classmethod
     def of(cls, target: Target, folder: Path | None = None) -> Choices:
@@ -63,25 +73,32 @@ class Choices:
 
     def get(self, key: str) -> str | None:
         """The impl chosen for ``key``."""
-        return self._choices.get(key)
+        choice = self._choices.get(key)
+        return choice.impl if choice else None
 
-    def add(self, choices: dict[str, str]) -> None:
+    def near(self, family: str, size: int) -> str | None:
+        """The impl chosen for the call of ``family`` that is nearest in size, at most four times larger or smaller."""
+        alike = [choice for choice in self._choices.values() if choice.family == family and size <= 4 * choice.size and choice.size <= 4 * size]
+        return min(alike, key=lambda choice: (max(choice.size, size) / min(choice.size, size), choice.key)).impl if alike else None
+
+    def add(self, choices: Iterable[Choice]) -> None:
         """Keep ``choices``; a folder that can't be written to is no error, they then last as long as the process."""
-        if not choices:
+        new = {choice.key: choice for choice in choices if self._choices.get(choice.key) != choice}
+        if not new:
             return
         with self._lock:
-            self._choices.update(choices)
+            self._choices.update(new)
             if self._path is not None:
                 with contextlib.suppress(OSError):
                     self._write(self._path)
 
-    def _read(self) -> dict[str, str]:
+    def _read(self) -> dict[str, Choice]:
         if self._path is None:
             return {}
         try:
             content = json.loads(self._path.read_text("utf-8"))
-            if content["format"] == _FORMAT and all(isinstance(v, str) for v in content["choices"].values()):
-                return dict(content["choices"])
+            if content["format"] == _FORMAT:
+                return {key: Choice(key, str(family), max(1, int(size)), str(impl)) for key, (family, size, impl) in content["choices"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         return {}
@@ -92,7 +109,8 @@ class Choices:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({"format": _FORMAT, "choices": merged}, file, indent=0, sort_keys=True)
+                choices = {key: choice[1:] for key, choice in merged.items()}
+                json.dump({"format": _FORMAT, "choices": choices}, file, indent=0, sort_keys=True)
             os.replace(name, path)
         except OSError:
             os.unlink(name)

@@ -15,12 +15,14 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from .capture import CaptureError, Signature, StructureGuard, Untraceable, record, recording
 from .capture.trace import LeafScope, OutputSpec
 from .config import CompileConfig
 from .lowering import lower
 from .report import ModuleReport, SignatureReport
+from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs, device_graphs
 from .runtime.program import Program
 from .runtime.store import Bound, Store, WeightsElsewhere, WeightStore
@@ -67,6 +69,7 @@ class Engine:
         self._lock = threading.RLock()
         self._graphs: DeviceGraphs | None = None
         self._on = torch.device("cpu")
+        self._backoff = Backoff()
         self._said: set[str] = set()
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -105,10 +108,13 @@ class Engine:
                 self._say(f"{change}: tracing again")
                 self.reset()
             variant = self._variants.get(signature.key)
-            if variant is None:
+            waiting = self._backoff.reason(signature.key) if variant is None else None
+            if variant is None and waiting is None:
                 return self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)
-            self._variants.move_to_end(signature.key)
-            if variant.reason is None:
+            if variant is None:
+                reason = str(waiting)
+            elif variant.reason is None:
+                self._variants.move_to_end(signature.key)
                 try:
                     with self._store.pinned(device):
                         return self._run(variant, signature.tensors)
@@ -145,6 +151,7 @@ class Engine:
             self._release(variant)
         self._variants.clear()
         self.report.signatures.clear()
+        self._backoff.clear()
         self._guard = None
 
     def release_graphs(self) -> None:
@@ -195,6 +202,7 @@ class Engine:
     ) -> Any:
         report = SignatureReport(_describe(signature.tensors))
         guard = self._guard or StructureGuard(module)
+        adopted = self.report.adopted_bytes > 0
         failure: str | None = None
         try:
             result, trace = record(traced, signature.tensors, module, device, self._leaf_scope)
@@ -210,6 +218,7 @@ class Engine:
             trace = Untraceable(f"the call itself changes the module: {change}", passing=signature.key not in self._changing)
             self._changing.add(signature.key)
         if isinstance(trace, Untraceable) and trace.passing:
+            self._backoff.failed(signature.key, trace.reason)
             self._count_eager(trace.reason)
             return result
         variant = _Variant(report)
@@ -224,13 +233,17 @@ class Engine:
             if guard.hooked:
                 raise CaptureError(guard.hooked)
             backend = self._graphs.backend if self._graphs else None
-            variant.program = lower(trace, device, self._store, self.config, backend, report)
+            if adopted:  # its weights are channels_last by now, and so may be its result: the host shall get what it always got
+                result = _contiguous(result)
+            variant.program = lower(trace, device, self._store, self.config, backend, report, plain_layouts=adopted)
             variant.outputs = trace.outputs
             report.not_captured_because = variant.program.capturable if self.config.cuda_graphs else "turned off in the settings"
             with self._store.pinned(device):
                 self._prove(variant, signature.tensors, result)
+            self._backoff.succeeded(signature.key)
         except WeightsElsewhere as error:
             self._forget(signature.key)
+            self._backoff.failed(signature.key, str(error))
             self._count_eager(str(error))
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
@@ -240,8 +253,6 @@ class Engine:
     def _prove(self, variant: _Variant, inputs: list[torch.Tensor], result: Any) -> None:
         """Run the program on the very inputs that were recorded and compare."""
         assert variant.program is not None
-        from torch.utils import _pytree
-
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         weights = self._store.tensors(variant.program.sources, self._on)
         self.report.adopted_bytes = self._store.adopted_bytes
@@ -304,7 +315,8 @@ class Engine:
         weights = self._store.tensors(program.sources, self._on)
         bound = self._store.bind(program.sources, weights)
         try:
-            variant.captured = self._graphs.capture(inputs, lambda static: program(static, weights), self.config.graph_budget_bytes)
+            run = lambda static: program(static, weights)  # noqa: E731
+            variant.captured = self._graphs.capture(inputs, run, self.config.graph_budget_bytes, owner=self)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
@@ -372,6 +384,11 @@ class Engine:
 
 def _describe(tensors: list[torch.Tensor]) -> str:
     return ", ".join(f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" for tensor in tensors[:6]) + (", ..." if len(tensors) > 6 else "")
+
+
+def _contiguous(result: Any) -> Any:
+    """``result`` with every tensor contiguous."""
+    return _pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, result)
 
 
 def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -34,7 +34,7 @@ def _choices(target: Target) -> Choices:
 
 
 def lower(
-    trace: Trace, device: torch.device, store: Store, config: CompileConfig, backend: Backend | None, report: SignatureReport
+    trace: Trace, device: torch.device, store: Store, config: CompileConfig, backend: Backend | None, report: SignatureReport, plain_layouts: bool = False
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
 
@@ -45,10 +45,11 @@ def lower(
         config: what may be done.
         backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
+        plain_layouts: the results are to be contiguous, however the recorded call returned them.
     """
     start = time.perf_counter()
     graph = trace.graph
-    layouts = _layouts(graph)
+    layouts = _layouts(graph, plain_layouts)
     rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes)
     target = _target(device)
     choose = None
@@ -72,10 +73,10 @@ def lower(
     return program
 
 
-def _layouts(graph: Graph) -> tuple[Layout, ...]:
+def _layouts(graph: Graph, plain: bool) -> tuple[Layout, ...]:
     (output,) = [node for node in graph.nodes if node.op == "output"]
     values = [(node.meta["val"], node.meta["device"]) for node in output.args[0]]
-    return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
+    return tuple(Layout(tuple(val.shape), _dense(val.contiguous() if plain else val), val.dtype, device) for val, device in values)
 
 
 def _dense(val: torch.Tensor) -> tuple[int, ...]:
@@ -98,7 +99,8 @@ def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
 def _job(call: Call) -> Job:
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {','.join(impl.name for impl in call.impls)}"
     impls: tuple[Candidate, ...] = (*call.impls, _Reference(call.op.reference)) if call.op.measured else call.impls[:1]
-    return Job(key, impls, call.args, call.kwargs, call.op.channels_last)
+    family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
+    return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}", size)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
-@dataclass
+@dataclass(eq=False)
 class SignatureReport:
     """One signature: what its trace became."""
 

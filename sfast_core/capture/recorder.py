@@ -78,7 +78,7 @@ class Recorder(TorchFunctionMode):
 
         ``resident`` is the host's copy of it on the device where the module itself keeps its weight elsewhere.
         """
-        if self.failure or tensor in self._nodes or self._table.find(tensor) is not None:
+        if self.failure or tensor in self._nodes or (resident is None and self._table.find(tensor) is not None):
             return
         with self.paused():
             ref, stored = self._table.ref(module, name), getattr(module, name, None) if resident is None else resident

@@ -62,4 +62,7 @@ class Op:
     reference: Callable[..., Any]
     impls: tuple[Impl, ...] = ()
     measured: bool = False
+    family: Callable[..., tuple[str, int]] | None = None
+    """Of a measured op: what decides which impl is fastest besides the size, and the size. A call that is near in size to one of its
+    family takes over its choice instead of being measured: a new resolution then costs no measuring."""
     channels_last: bool = False  #: its 4-D tensors have their channels innermost inside the traced model

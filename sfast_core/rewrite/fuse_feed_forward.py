@@ -33,13 +33,13 @@ def fuse_geglu(graph: Graph) -> int:
             if first is None or not calls(right, gelu) or sole_user(right) is not node:
                 continue
             second = _element(right.args[0])
-            chunks = first[0]
+            chunks: Node = first[0]
             if second is None or second[0] is not chunks or (first[1], second[1]) != (0, 1) or not calls(chunks, torch.chunk):
                 continue
             linear, parts, dim = chunks.args
             if parts != 2 or dim not in (-1, value(linear).dim() - 1) or not calls(linear, F.linear) or sole_user(linear) is not chunks:
                 continue
-            if any(sole_user(half) is None for half in list(chunks.users)):
+            if any(len(half.users) != 1 for half in list(chunks.users)):
                 continue
             replace(node, insert_as(node, value(node), linear_geglu, *linear.args, right.args[1]))
             fused += 1

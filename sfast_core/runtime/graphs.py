@@ -12,6 +12,7 @@ import functools
 import gc
 import threading
 import traceback
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -144,6 +145,7 @@ class Captured:
         with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
             self.inputs = [torch.empty_like(x) for x in inputs]  # keeps dense strides, makes overlapping ones dense
         self.outputs: list[torch.Tensor] = []
+        self.watch: weakref.finalize[..., Any] | None = None
         self._copy_in(inputs)
         before = backend.free_bytes()
         self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)))
@@ -159,6 +161,8 @@ class Captured:
     def release(self) -> None:
         """Give the graph's memory back."""
         self.alive = False
+        if self.watch is not None:
+            self.watch.detach()
         self._replayable.release()
         self.inputs, self.outputs = [], []
 
@@ -189,8 +193,10 @@ class DeviceGraphs:
         """What all graphs hold."""
         return sum(graph.bytes for graph in self._graphs.values())
 
-    def capture(self, inputs: Tensors, run: Callable[[Tensors], Tensors], budget_bytes: int | None) -> Captured:
+    def capture(self, inputs: Tensors, run: Callable[[Tensors], Tensors], budget_bytes: int | None, owner: object = None) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
+
+        The graph goes with ``owner``, an object that isn't held: the compiled state of a model that is deleted.
 
         Raises:
             RuntimeError: it can't be captured; an out-of-memory is tried once more with all other graphs released.
@@ -205,6 +211,9 @@ class DeviceGraphs:
                 captured = Captured(self.backend, inputs, run)
             self.captures += 1
             self._graphs[id(captured)] = captured
+            if owner is not None:
+                captured.watch = weakref.finalize(owner, self.release, captured)
+                captured.watch.atexit = False
             self.evict(self.bytes - budget, keep=captured)
             return captured
 

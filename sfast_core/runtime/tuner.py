@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree
 
-from ..choices import Choices
+from ..choices import Choice, Choices
 from .graphs import Backend
 
 REFERENCE = "reference"
@@ -35,10 +35,23 @@ class Candidate(Protocol):
 
 
 class Job:
-    """One op call to decide: its key on disk, the impls that can compute it, and its arguments as meta tensors."""
+    """One op call to decide: its key on disk, the impls that can compute it, and its arguments as meta tensors.
 
-    def __init__(self, key: str, impls: Sequence[Candidate], args: tuple[Any, ...], kwargs: dict[str, Any], channels_last: bool) -> None:
+    Calls of one ``family`` and of about one ``size`` are decided alike.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        impls: Sequence[Candidate],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        channels_last: bool = False,
+        family: str = "",
+        size: int = 0,
+    ) -> None:
         self.key = key
+        self.family, self.size = family or key, size
         self.impls = {impl.name: impl for impl in impls}
         self._args, self._kwargs = args, kwargs
         self._channels_last = channels_last
@@ -109,17 +122,18 @@ class Tuner:
         broken = self._compile(distinct.values())
         compiled = time.perf_counter()
         measured = {key: self._fastest(job, broken) for key, job in distinct.items() if key not in chosen}
-        self._choices.add({key: name for key, name in measured.items() if name != REFERENCE or REFERENCE in distinct[key].impls})
+        chosen |= measured
+        decided = [(job, chosen[job.key]) for job in distinct.values() if len(job.impls) > 1 and (job.key, chosen[job.key]) not in broken]
+        self._choices.add([Choice(job.key, job.family, max(1, job.size), name) for job, name in decided if self._measure])
         log.debug("%d kernels ready in %.2f s", len(distinct), compiled - start)
         log.debug("%d ops measured in %.2f s", len(measured), time.perf_counter() - compiled)
         torch.cuda.empty_cache()  # the examples' memory: a graph's pool can't use it
-        chosen |= measured
         return [REFERENCE if not job.impls or (job.key, chosen[job.key]) in broken else chosen[job.key] for job in jobs]
 
     def _known(self, job: Job) -> str | None:
         if len(job.impls) == 1 or not self._measure:
             return next(iter(job.impls))
-        name = self._choices.get(job.key)
+        name = self._choices.get(job.key) or self._choices.near(job.family, job.size)
         return name if name in job.impls else None
 
     def _compile(self, jobs: Any) -> set[tuple[str, str]]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..spec import Impl, Op
 from .reference import attention
 
 __all__ = ["OP", "attention"]
+
+
+def _family(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, is_causal: bool = False, *_: object) -> tuple[str, int]:
+    few = k.shape[2] if k.shape[2] <= 128 else "many"
+    return f"{q.dtype} {q.shape[3]} {few} {mask is not None} {is_causal}", q.shape[0] * q.shape[1] * q.shape[2]
+
 
 OP = Op(
     name="attention",
@@ -18,4 +26,5 @@ OP = Op(
         Impl("efficient", ".efficient_impl", __package__),
     ),
     measured=True,
+    family=_family,
 )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..spec import Impl, Op
 from .reference import conv2d_act
 
 __all__ = ["OP", "conv2d_act"]
+
+
+def _family(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: object) -> tuple[str, int]:
+    extras = [isinstance(item, torch.Tensor) or item for item in rest]
+    return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {extras}", x.numel()
+
 
 OP = Op(
     name="conv2d_act",
@@ -17,5 +25,6 @@ OP = Op(
         Impl("cudnn_3", ".cudnn_3_impl", __package__),
     ),
     measured=True,
+    family=_family,
     channels_last=True,
 )

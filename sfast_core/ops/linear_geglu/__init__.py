@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..spec import Impl, Op
 from .reference import linear_geglu
 
 __all__ = ["OP", "linear_geglu"]
+
+
+def _family(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> tuple[str, int]:
+    return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {approximate}", x.numel()
+
 
 OP = Op(
     name="linear_geglu",
@@ -15,4 +22,5 @@ OP = Op(
         Impl("triton_gate", ".triton_gate_impl", __package__),
     ),
     measured=True,
+    family=_family,
 )

@@ -1,0 +1,65 @@
+"""A backend that captures nothing and counts everything: for the runtime and the engine on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class FakeReplay:
+    """Replays by running again. ``released`` tells whether it was given back."""
+
+    def __init__(self, run: Callable[[], None], backend: FakeBackend) -> None:
+        self._run = run
+        self._backend = backend
+        self.released = False
+
+    def replay(self) -> None:
+        assert not self.released, "a graph was replayed after its release"
+        self._backend.events.append("replay")
+        self._run()
+
+    def release(self) -> None:
+        assert not self.released, "a graph was released twice"
+        self.released = True
+        self._backend.free += self._backend.cost
+
+
+class FakeBackend:
+    """As the CUDA one: a warm-up, a capture, and memory that a graph takes.
+
+    Attributes:
+        free: bytes that are free. Each capture takes ``cost`` of them.
+        failures: what the next captures raise, or None for one that works.
+        events: what happened, in order.
+    """
+
+    def __init__(self, free: int = 10_000_000, cost: int = 1000) -> None:
+        self.free = free
+        self.cost = cost
+        self.failures: list[BaseException | None] = []
+        self.events: list[str] = []
+
+    def capture(self, run: Callable[[], None], alone: bool = False) -> FakeReplay:
+        failure = self.failures.pop(0) if self.failures else None
+        self.events.append("capture" if failure is None else "failed capture")
+        run()
+        if failure is not None:
+            raise failure
+        run()
+        self.free -= self.cost
+        return FakeReplay(run, self)
+
+    def enter(self) -> None:
+        self.events.append("enter")
+
+    def leave(self) -> None:
+        self.events.append("leave")
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def synchronise(self) -> None:
+        self.events.append("synchronise")
+
+    def trim(self, none_left: bool) -> None:
+        self.events.append("trim all" if none_left else "trim")

@@ -1,0 +1,37 @@
+"""A program's results, and the copies of them that leave it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sfast_core.runtime.program import Layout, Program
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "like",
+    [torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(4, 3).t(), torch.randn(())],
+    ids=["contiguous", "channels_last", "transposed", "scalar"],
+)
+def test_what_is_delivered_has_the_layout_of_eager_and_memory_of_its_own(like: torch.Tensor) -> None:
+    layout = Layout(tuple(like.shape), like.stride(), torch.float16, CPU)
+    program = Program(run=lambda x: (x, x), sources=(), constants=(), layouts=(layout, layout))
+    x = torch.randn(like.shape)
+    results = program([x], [])
+    first, second = program.deliver(results)
+    assert results[0] is x and torch.equal(first, x.half()) and first.stride() == like.stride()
+    assert len({tensor.data_ptr() for tensor in (x, first, second)}) == 3
+
+
+def test_arguments_are_inputs_weights_and_constants_in_this_order() -> None:
+    a, b, c = torch.tensor(1.0), torch.tensor(20.0), torch.tensor(300.0)
+    program = Program(run=lambda x, y, weight, constant: [x - y, weight, constant], sources=(), constants=(c,), layouts=())
+    assert program([a, a], [b]) == [torch.tensor(0.0), b, c]
+
+
+def test_nothing_is_recorded_for_gradients() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    program = Program(run=lambda x, w: (x * w,), sources=(), constants=(), layouts=(Layout((2,), (1,), torch.float32, CPU),))
+    assert not program.deliver(program([torch.ones(2)], [weight]))[0].requires_grad

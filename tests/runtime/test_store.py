@@ -1,0 +1,233 @@
+"""The module's own tensors, laid out as a program wants them: values, identity and freedom of the module stay what they were."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core.capture import WeightSource
+from sfast_core.capture.weights import WeightRef, WeightTable
+from sfast_core.runtime.store import WeightsElsewhere, WeightStore
+from tests.tracing import CPU
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = nn.Linear(8, 4), nn.Linear(8, 6), nn.Linear(8, 2)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.register_buffer("one", torch.randn(2, 8))
+        self.register_buffer("two", torch.randn(3, 8))
+        self.plain = torch.randn(5, 3, 2, 2)
+
+
+def refs(net: nn.Module, *names: str) -> tuple[WeightRef, ...]:
+    table = WeightTable(net)
+    found = []
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        ref = table.ref(net.get_submodule(path), attribute)
+        assert ref is not None
+        found.append(ref)
+    return tuple(found)
+
+
+def packed(net: nn.Module, *names: str) -> WeightSource:
+    return WeightSource(refs(net, *names))
+
+
+def channels_last(net: nn.Module, name: str) -> WeightSource:
+    return WeightSource(refs(net, name), channels_last=True)
+
+
+QKV = ("q.weight", "k.weight", "v.weight")
+
+
+def test_a_plain_weight_is_the_modules_own_object() -> None:
+    net, store = Net(), WeightStore()
+    tensors = store.tensors([packed(net, "q.weight"), packed(net, "one"), packed(net, "plain")], CPU)
+    assert tensors[0] is net.q.weight and tensors[1] is net.one and tensors[2] is net.plain and store.adopted_bytes == 0
+
+
+def test_packed_parameters_are_views_of_one_storage() -> None:
+    net, store = Net(), WeightStore()
+    before = [getattr(net, name).weight.detach().clone() for name in "qkv"]
+    net.q.weight.requires_grad_(False)
+    net.k.weight.note = "kept"  # type: ignore[attr-defined]
+    (joined,) = store.tensors([packed(net, *QKV)], CPU)
+    assert torch.equal(joined, torch.cat(before)) and joined.is_contiguous() and not joined.requires_grad
+    weights = [net.q.weight, net.k.weight, net.v.weight]
+    assert all(type(weight) is nn.Parameter and torch.equal(weight, value) for weight, value in zip(weights, before, strict=True))
+    assert [weight.requires_grad for weight in weights] == [False, True, True] and net.k.weight.note == "kept"
+    assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1 and dict(net.named_parameters())["q.weight"] is net.q.weight
+    assert store.adopted_bytes == sum(weight.nbytes for weight in weights)
+
+
+def test_who_writes_through_the_parameter_reaches_the_packed_tensor() -> None:
+    net, store = Net(), WeightStore()
+    (joined,) = store.tensors([packed(net, *QKV)], CPU)
+    with torch.no_grad():
+        net.k.weight.copy_(torch.full((6, 8), 3.0))
+        net.v.weight.data.add_(1)
+    (again,) = store.tensors([packed(net, *QKV)], CPU)
+    assert again.data_ptr() == joined.data_ptr()
+    assert torch.equal(joined, torch.cat([net.q.weight, net.k.weight, net.v.weight])) and bool((joined[4:10] == 3).all())
+
+
+def test_a_replaced_parameter_is_laid_out_anew_with_the_others() -> None:
+    net, store = Net(), WeightStore()
+    (old,) = store.tensors([packed(net, *QKV)], CPU)
+    net.k.weight = nn.Parameter(torch.randn(6, 8))
+    (new,) = store.tensors([packed(net, *QKV)], CPU)
+    assert torch.equal(new, torch.cat([net.q.weight, net.k.weight, net.v.weight])) and new.data_ptr() != old.data_ptr()
+    assert net.q.weight.untyped_storage().data_ptr() == new.untyped_storage().data_ptr()
+
+
+def test_a_convolution_weight_in_channels_last() -> None:
+    net, store = Net(), WeightStore()
+    before = net.conv.weight.detach().clone()
+    (weight,) = store.tensors([channels_last(net, "conv.weight")], CPU)
+    assert weight is net.conv.weight and torch.equal(weight, before) and weight.is_contiguous(memory_format=torch.channels_last)
+    assert store.tensors([channels_last(net, "conv.weight")], CPU)[0] is weight
+    net.conv.weight = nn.Parameter(torch.randn(4, 3, 3, 3))
+    (weight,) = store.tensors([channels_last(net, "conv.weight")], CPU)
+    assert weight is net.conv.weight and weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_buffers_and_plain_attributes_are_adopted_too() -> None:
+    net, store = Net(), WeightStore()
+    one, two, plain = net.one.clone(), net.two.clone(), net.plain.clone()
+    (joined, image) = store.tensors([packed(net, "one", "two"), channels_last(net, "plain")], CPU)
+    assert torch.equal(joined, torch.cat([one, two])) and torch.equal(image, plain) and image is net.plain
+    assert type(net.one) is torch.Tensor and set(dict(net.named_buffers())) == {"one", "two"} and torch.equal(net.two, two)
+    assert store.restore() == 3 and torch.equal(net.plain, plain) and net.plain.is_contiguous()
+
+
+def test_restore_gives_each_its_own_storage_and_strides() -> None:
+    net, store = Net(), WeightStore()
+    net.k.weight = nn.Parameter(torch.randn(8, 6).t())
+    before = {name: (value.detach().clone(), value.stride(), value.requires_grad) for name, value in net.state_dict(keep_vars=True).items()}
+    untouched = net.q.bias
+    store.tensors([packed(net, *QKV), channels_last(net, "conv.weight"), packed(net, "q.bias")], CPU)
+    assert net.k.weight.stride() == (8, 1) and store.restore() == 4 and store.adopted_bytes == 0
+    for name, (value, stride, grad) in before.items():
+        now = net.state_dict(keep_vars=True)[name]
+        assert torch.equal(now, value) and now.stride() == stride and now.requires_grad is grad
+        assert now.untyped_storage().nbytes() == now.nbytes
+    assert net.q.bias is untouched and store.restore() == 0
+
+
+def test_restore_leaves_what_the_host_has_put_there_since() -> None:
+    net, store = Net(), WeightStore()
+    store.tensors([packed(net, *QKV)], CPU)
+    mine = net.k.weight = nn.Parameter(torch.randn(6, 8))
+    net.v.weight = None
+    assert store.restore() == 1 and net.k.weight is mine
+
+
+def test_a_layout_that_comes_back_after_a_restore_is_restored_again() -> None:
+    net, store = Net(), WeightStore()
+    store.tensors([packed(net, *QKV)], CPU)
+    backup = net.q.weight
+    store.restore()
+    net.q.weight = backup  # a host takes a LoRA off
+    assert store.restore() == 1 and net.q.weight.untyped_storage().nbytes() == net.q.weight.nbytes
+
+
+def test_weights_that_were_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        net = Net()
+    store, x = WeightStore(), torch.randn(2, 8)
+    with torch.inference_mode():
+        expected = net.q(x)
+        store.tensors([packed(net, *QKV)], CPU)
+    with torch.no_grad():
+        assert torch.equal(net.q(x), expected)
+        net.q.weight.add_(1)
+        store.tensors([packed(net, *QKV)], CPU)
+        assert store.restore() == 3 and net.q.weight.is_contiguous()
+
+
+def test_which_weights_may_be_packed() -> None:
+    net, store = Net(), WeightStore()
+    q, k, v = refs(net, *QKV)
+    assert store.may_pack([q, k, v]) and store.may_pack([q, k])
+    assert not store.may_pack([q, q])
+    store.tensors([WeightSource((q, k))], CPU)
+    assert store.may_pack([q, k]) and not store.may_pack([q, k, v]) and not store.may_pack([k, q]) and not store.may_pack([q, v])
+    store.restore()
+    assert store.may_pack([q, k, v])
+    net.k.half()
+    assert not store.may_pack([q, k, v])
+    net.k.float().to("meta")
+    assert not store.may_pack([q, k, v])
+    net.k.to_empty(device="cpu").weight.data = torch.zeros(6, 8)
+    net.k.weight = type("Quantised", (nn.Parameter,), {})(torch.zeros(6, 8))
+    assert not store.may_pack([q, k, v])
+
+
+def test_a_weight_on_another_device_is_told_before_anything_is_laid_out() -> None:
+    net, store = Net(), WeightStore()
+    net.conv.to("meta")
+    with pytest.raises(WeightsElsewhere, match="the weight conv.weight is on meta, not on cpu"):
+        store.tensors([packed(net, *QKV), packed(net, "conv.weight")], CPU)
+    assert store.adopted_bytes == 0 and net.q.weight.untyped_storage().nbytes() == net.q.weight.nbytes
+
+
+def test_a_weight_that_is_gone_is_told() -> None:
+    net, store = Net(), WeightStore()
+    source = packed(net, "q.bias")
+    net.q.bias = None
+    with pytest.raises(ReferenceError, match="the weight q.bias is no tensor any more"):
+        store.tensors([source], CPU)
+    del net
+    with pytest.raises(ReferenceError, match="the module that held the weight q.bias is gone"):
+        store.tensors([source], CPU)
+
+
+def test_what_makes_bound_weights_invalid() -> None:
+    net, store = Net(), WeightStore()
+    sources = [packed(net, *QKV), channels_last(net, "conv.weight"), packed(net, "one"), packed(net, "plain")]
+
+    def bind() -> object:
+        return store.bind(sources, store.tensors(sources, CPU))
+
+    bound = bind()
+    assert bound.valid() and len(bound.pointers) == 4
+    with torch.no_grad():
+        net.q.weight.mul_(2)
+        net.plain.zero_()
+    assert bound.valid() and bind().pointers == bound.pointers
+    changes = {
+        "a parameter replaced": lambda: setattr(net.q, "weight", nn.Parameter(net.q.weight.detach().clone())),
+        "other data": lambda: setattr(net.k.weight, "data", net.k.weight.detach().clone()),
+        "other strides": lambda: setattr(net.conv, "weight", nn.Parameter(net.conv.weight.detach().as_strided((4, 3, 3, 3), (27, 9, 3, 1)))),
+        "a buffer": lambda: setattr(net, "one", net.one.clone()),
+        "a plain attribute": lambda: setattr(net, "plain", net.plain.clone()),
+        "another dtype": lambda: setattr(net, "plain", net.plain.view(torch.int32)),
+        "nothing there": lambda: setattr(net.conv, "weight", None),
+    }
+    for name, change in changes.items():
+        bound = bind()
+        change()
+        assert not bound.valid(), name
+
+
+def test_neither_a_store_nor_what_it_bound_keeps_a_module_alive() -> None:
+    net, store = Net(), WeightStore()
+    sources = [packed(net, *QKV), packed(net, "one"), packed(net, "plain")]
+    bound = store.bind(sources, store.tensors(sources, CPU))
+    net.__dict__["_compiled_state"] = (store, bound, sources)  # as the engine lives
+    alive = [weakref.ref(net), weakref.ref(net.q), weakref.ref(net.q.weight), weakref.ref(net.plain)]
+    gc.collect()
+    gc.disable()
+    try:
+        del net, sources, bound
+        assert [ref() for ref in alive] == [None] * 4 and store.adopted_bytes == 0 and store.restore() == 0
+    finally:
+        gc.enable()
