@@ -34,10 +34,10 @@ def fuse_geglu(graph: Graph) -> int:
                 continue
             second = _element(right.args[0])
             chunks: Node = first[0]
-            if second is None or second[0] is not chunks or (first[1], second[1]) != (0, 1) or not calls(chunks, torch.chunk):
+            if second is None or (first[1], second) != (0, (chunks, 1)) or not calls(chunks, torch.chunk):
                 continue
             linear, parts, dim = chunks.args
-            if parts != 2 or dim not in (-1, value(linear).dim() - 1) or not calls(linear, F.linear) or sole_user(linear) is not chunks:
+            if parts != 2 or dim not in (-1, value(linear).dim() - 1) or not calls(linear, F.linear) or list(linear.users) != [chunks]:
                 continue
             if any(len(half.users) != 1 for half in list(chunks.users)):
                 continue
