@@ -6,21 +6,20 @@ from collections.abc import Callable
 
 
 class FakeReplay:
-    """Replays by running again. ``released`` tells whether it was given back."""
+    """Replays by running again; once released it must not be used."""
 
     def __init__(self, run: Callable[[], None], backend: FakeBackend) -> None:
-        self._run = run
+        self._run: Callable[[], None] | None = run
         self._backend = backend
-        self.released = False
 
     def replay(self) -> None:
-        assert not self.released, "a graph was replayed after its release"
+        assert self._run is not None, "a graph was replayed after its release"
         self._backend.events.append("replay")
         self._run()
 
     def release(self) -> None:
-        assert not self.released, "a graph was released twice"
-        self.released = True
+        assert self._run is not None, "a graph was released twice"
+        self._run = None
         self._backend.free += self._backend.cost
 
 

@@ -21,6 +21,10 @@ from ...capture.weights import WeightRef, WeightSource
 from ...runtime.store import Bound, WeightsElsewhere
 
 
+_RESIDENT = {"weight": "_v_weight", "bias": "_v_bias"}
+_NONE: tuple[None, None] = (None, None)
+
+
 class DynamicStore:
     """The weight store of one BaseModel that a dynamic patcher loads. The same calls as ``runtime.store.WeightStore``."""
 
@@ -52,20 +56,16 @@ class DynamicStore:
         vbar = getattr(base_model, "dynamic_vbars", {}).get(device)
         if base_model is None or vbar is None or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset")):
             raise WeightsElsewhere("this version of dynamic VRAM is not understood")
-        signature = vbar.fault(vbar.base_addr, vbar.offset)
-        if signature is None:
-            raise WeightsElsewhere("dynamic VRAM keeps a part of the model in main memory")
-        try:
-            wanted = (bytes(signature), base_model.current_weight_patches_uuid)
-            if wanted != self._filled:
-                self._fill(base_model, device)
-                again = vbar.fault(vbar.base_addr, vbar.offset)
-                if again is None or bytes(again) != wanted[0]:
-                    raise WeightsElsewhere("dynamic VRAM moved pages while they were filled")
-                self._filled = wanted
+        with _faulted(vbar) as pages:
+            if (pages, base_model.current_weight_patches_uuid) == self._filled:
+                yield
+                return
+            self._fill(base_model, device)
+        with _faulted(vbar) as again:  # filling unpins each module
+            if again != pages:
+                raise WeightsElsewhere("dynamic VRAM moved pages while they were filled")
+            self._filled = (pages, base_model.current_weight_patches_uuid)
             yield
-        finally:
-            vbar.unpin(vbar.base_addr, vbar.offset)
 
     def tensors(self, sources: Sequence[WeightSource], device: torch.device) -> list[torch.Tensor]:
         """The tensors for ``sources`` at addresses that stay. Inside :meth:`pinned` only."""
@@ -86,23 +86,46 @@ class DynamicStore:
                     comfy.ops.uncast_bias_weight(module, weight, bias, stream)
 
     def _tensor(self, ref: WeightRef, device: torch.device) -> torch.Tensor:
-        module = ref.module()
-        if hasattr(module, "_v"):
-            tensor = getattr(module, f"_v_{ref.name}", None)
-            if not isinstance(tensor, torch.Tensor):
+        """Asked for every weight at every call, so it reads the module's tables itself: getattr took 3 ms for SD1.5's 686 weights."""
+        own = ref.module().__dict__
+        if "_v" in own:
+            tensor = own.get(_RESIDENT.get(ref.name, ""))
+            if tensor is None:
                 raise WeightsElsewhere(f"the weight {ref} isn't in dynamic VRAM's range")
-            return tensor
-        current = ref.tensor()
+            return tensor  # type: ignore[no-any-return]
+        current = own["_parameters"].get(ref.name)
+        if current is None:
+            current = ref.tensor()
+        mine, seen = self._copies.get(ref, _NONE)
+        if seen is None or seen() is not current:
+            mine = self._copied(ref, current, mine, device)
+        return mine  # type: ignore[return-value]
+
+    def _copied(self, ref: WeightRef, current: torch.Tensor, mine: torch.Tensor | None, device: torch.device) -> torch.Tensor:
         if current.device != device:
             raise WeightsElsewhere(f"the weight {ref} is on {current.device}, not on {device}")
-        mine, seen = self._copies.get(ref, (None, None))
         if mine is None or mine.shape != current.shape or mine.dtype != current.dtype:
             with torch.inference_mode(False):
-                mine, seen = torch.empty_like(current), None
-        if seen is None or seen() is not current:
-            mine.copy_(current)
-            self._copies[ref] = (mine, weakref.ref(current))
+                mine = torch.empty_like(current)
+        mine.copy_(current)
+        self._copies[ref] = (mine, weakref.ref(current))
         return mine
+
+
+@contextmanager
+def _faulted(vbar: Any) -> Iterator[bytes]:
+    """The whole range resident and pinned; gives the signature of its pages.
+
+    Raises:
+        WeightsElsewhere: it doesn't fit.
+    """
+    signature = vbar.fault(vbar.base_addr, vbar.offset)
+    if signature is None:
+        raise WeightsElsewhere("dynamic VRAM keeps a part of the model in main memory")
+    try:
+        yield bytes(signature)
+    finally:
+        vbar.unpin(vbar.base_addr, vbar.offset)
 
 
 class _Always(Bound):

@@ -1,0 +1,119 @@
+"""ComfyUI's own server in a process on loopback, and what a client says to it. The standard library is enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+
+class Rejected(Exception):
+    """The server refused a prompt. ``answer`` is its JSON: ``error``, and ``node_errors`` by node id."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__(json.dumps(answer)[:2000])
+        self.answer = answer
+
+
+class Failed(Exception):
+    """A prompt was executed and failed."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LiveServer:
+    """``main.py --cpu`` over a base folder of its own, which gets this pack as a link and keeps the log."""
+
+    def __init__(self, base: Path, comfyui: Path, python: str, pack: Path, link_name: str = "fast-compile") -> None:
+        for folder in ("models/checkpoints", "custom_nodes", "input", "output", "temp", "user", "front"):
+            (base / folder).mkdir(parents=True, exist_ok=True)
+        (base / "front" / "index.html").touch()
+        (base / "custom_nodes" / link_name).symlink_to(pack, target_is_directory=True)
+        self.log = base / "server.log"
+        self._url = f"http://127.0.0.1:{(port := free_port())}"
+        options = f"--cpu --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
+        options += f" --base-directory {base} --front-end-root {base / 'front'} --database-url sqlite:///:memory:"
+        environment = {**os.environ, "FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                [python, "main.py", *options.split()], cwd=comfyui, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def wait(self, seconds: float = 180) -> None:
+        """Until it answers.
+
+        Raises:
+            RuntimeError: it ended, or didn't come up in time; the message ends with its log.
+        """
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self._process.poll() is None:
+            try:
+                self.get("/system_stats")
+                return
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.3)
+        self.stop()
+        raise RuntimeError(f"ComfyUI's server didn't come up:\n{self.log.read_text()[-3000:]}")
+
+    def get(self, path: str) -> Any:
+        """The JSON at ``path``."""
+        with urllib.request.urlopen(self._url + path, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    def post(self, path: str, body: dict[str, Any]) -> bytes:
+        """The answer to a JSON body."""
+        request = urllib.request.Request(self._url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found: bytes = answer.read()
+            return found
+
+    def run(self, prompt: dict[str, Any], seconds: float = 300) -> list[bytes]:
+        """Queue an API-format workflow, wait for it, and fetch its pictures.
+
+        Raises:
+            Rejected: the server refused it.
+            Failed: a node failed.
+        """
+        try:
+            identity = json.loads(self.post("/prompt", {"prompt": prompt}))["prompt_id"]
+        except urllib.error.HTTPError as error:
+            raise Rejected(json.loads(error.read())) from None
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            entry = self.get(f"/history/{identity}").get(identity)
+            if entry is not None:
+                break
+            time.sleep(0.1)
+        else:
+            raise Failed(f"not done after {seconds} s")
+        if entry["status"]["status_str"] != "success":
+            raise Failed(json.dumps(entry["status"]["messages"])[-3000:])
+        images = [image for output in entry["outputs"].values() for image in output.get("images", [])]
+        return [self._image(image) for image in images]
+
+    def _image(self, image: dict[str, str]) -> bytes:
+        with urllib.request.urlopen(f"{self._url}/view?{urllib.parse.urlencode(image)}", timeout=60) as answer:
+            found: bytes = answer.read()
+            return found
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()

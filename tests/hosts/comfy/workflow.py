@@ -1,0 +1,70 @@
+"""ComfyUI's two forms of a workflow: what the editor saves (format 0.4), and what ``POST /prompt`` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
+_LINK = ("id", "source", "output", "target", "input", "type")
+
+
+def check(workflow: dict[str, Any]) -> None:
+    """Raise an AssertionError where ids, links and slots don't agree with one another."""
+    assert workflow["version"] == 0.4
+    nodes = {node["id"]: node for node in workflow["nodes"]}
+    links = {link[0]: dict(zip(_LINK, link, strict=True)) for link in workflow["links"]}
+    assert len(nodes) == len(workflow["nodes"]) and max(nodes) == workflow["last_node_id"], "node ids"
+    assert len(links) == len(workflow["links"]) and max(links) == workflow["last_link_id"], "link ids"
+    assert sorted(node["order"] for node in nodes.values()) == list(range(len(nodes))), "the order of execution"
+    for number, link in links.items():
+        source, target = nodes[link["source"]], nodes[link["target"]]
+        output, taken = source["outputs"][link["output"]], target["inputs"][link["input"]]
+        assert number in output["links"] and taken["link"] == number, f"link {number} isn't known at both ends"
+        assert output["type"] == taken["type"] == link["type"], f"link {number} joins {output['type']} with {taken['type']}"
+        assert source["order"] < target["order"], f"link {number} goes backwards"
+    for node in nodes.values():
+        used = [slot["link"] for slot in node["inputs"] if slot["link"] is not None]
+        used += [number for slot in node["outputs"] for number in slot["links"]]
+        assert set(used) <= set(links), f"node {node['id']} names links that aren't there"
+
+
+def api_form(workflow: dict[str, Any], object_info: dict[str, Any]) -> dict[str, Any]:
+    """The workflow as the editor would queue it.
+
+    Args:
+        workflow: as the editor saved it.
+        object_info: the server's description of its nodes, which says which inputs are widgets, and in what order.
+    """
+    sources = {link[0]: [str(link[1]), link[2]] for link in workflow["links"]}
+    prompt = {}
+    for node in workflow["nodes"]:
+        linked = {slot["name"]: sources[slot["link"]] for slot in node["inputs"] if slot["link"] is not None}
+        values = iter(node.get("widgets_values", []))
+        inputs: dict[str, Any] = {}
+        info = object_info[node["type"]]["input"]
+        for name, spec in {**info.get("required", {}), **info.get("optional", {})}.items():
+            if isinstance(spec[0], list) or spec[0] in _WIDGETS:
+                inputs[name] = next(values)
+                if len(spec) > 1 and spec[1].get("control_after_generate"):
+                    next(values)  # what the editor does with the seed afterwards
+        assert next(values, None) is None, f"the {node['type']} has more values than widgets"
+        prompt[str(node["id"])] = {"class_type": node["type"], "inputs": {**inputs, **linked}}
+    return prompt
+
+
+def txt2img(checkpoint: str, node: dict[str, Any] | None = None, **sampler: Any) -> dict[str, Any]:
+    """A small text-to-image prompt in the API's form, through ``Apply Fast Compile`` with the inputs ``node`` when that isn't None."""
+    settings = {"seed": 1, "steps": 2, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0, **sampler}
+    prompt: dict[str, Any] = {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": checkpoint}},
+        "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a photo of a cat"}},
+        "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": ""}},
+        "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+        "5": {"class_type": "KSampler", "inputs": {"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0], **settings}},
+        "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
+        "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "test"}},
+    }
+    if node is not None:
+        prompt["8"] = {"class_type": "ApplyFastCompile", "inputs": {"model": ["1", 0], "enabled": True, "cuda_graphs": True, **node}}
+        prompt["5"]["inputs"]["model"] = ["8", 0]
+    return prompt

@@ -1,0 +1,123 @@
+"""The weight store under dynamic VRAM, with stand-ins for the host's virtual range and for the function that fills it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.capture.weights import WeightSource, WeightTable
+from sfast_core.hosts.comfy.dynamic import DynamicStore
+from sfast_core.runtime.store import WeightsElsewhere
+
+DEVICE = torch.device("cpu")
+
+
+class Range:
+    """A virtual range whose pages a test moves: its signature counts the moves."""
+
+    base_addr, offset = 4096, 100
+
+    def __init__(self) -> None:
+        self.moves = 0
+        self.pins = 0
+        self.fits = True
+
+    def fault(self, address: int, size: int) -> Any:
+        assert (address, size) == (self.base_addr, self.offset)
+        if not self.fits:
+            return None
+        self.pins += 1
+        return (ctypes.c_uint32 * 2)(self.moves, 7)
+
+    def unpin(self, address: int, size: int) -> None:
+        self.pins -= 1
+
+
+class Model(torch.nn.Module):
+    """A layer in the range, and a norm of ordinary parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)
+        self.range = Range()
+        self.dynamic_vbars = {DEVICE: self.range}
+        self.current_weight_patches_uuid = "plain"
+        self.layer._v = ("range", 4096, 80)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    model = Model()
+    model.filled = []  # type: ignore[assignment]
+    weight, bias = torch.zeros(4, 4), torch.zeros(4)  # where the range keeps them: the same place at every filling
+
+    def cast(module: Any, _: Any, dtype: Any, device: Any, bias_dtype: Any, offloadable: bool) -> Any:
+        model.filled.append(model.current_weight_patches_uuid)  # type: ignore[operator]
+        weight.fill_(len(model.filled))  # type: ignore[arg-type]
+        module._v_weight, module._v_bias = weight, bias
+        return weight, bias, None
+
+    ops = types.SimpleNamespace(cast_bias_weight=cast, uncast_bias_weight=lambda *_: None)
+    monkeypatch.setitem(sys.modules, "comfy", types.SimpleNamespace(ops=ops))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "comfy.ops", ops)  # type: ignore[arg-type]
+    return model
+
+
+def sources(model: Model, *names: str) -> list[WeightSource]:
+    table = WeightTable(model)
+    found = [table.ref(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names]
+    return [WeightSource((ref,)) for ref in found if ref is not None]
+
+
+def test_the_range_is_filled_when_it_moved_or_the_lora_changed(model: Model) -> None:
+    store = DynamicStore(model)
+    wanted = sources(model, "layer.weight", "layer.bias")
+    pointers = set()
+    for change in (lambda: None, lambda: None, lambda: setattr(model, "current_weight_patches_uuid", "lora"), lambda: setattr(model.range, "moves", 1)):
+        change()
+        with store.pinned(DEVICE):
+            pointers.add(tuple(tensor.data_ptr() for tensor in store.tensors(wanted, DEVICE)))
+            assert model.range.pins > 0
+    assert model.filled == ["plain", "lora", "lora"]  # not at the second call: nothing had changed
+    assert len(pointers) == 1
+
+
+def test_small_weights_are_read_at_an_address_of_our_own(model: Model) -> None:
+    store = DynamicStore(model)
+    wanted = sources(model, "norm.weight", "norm.bias")
+    first = store.tensors(wanted, DEVICE)
+    bound = store.bind(wanted, first)
+    model.norm.weight = torch.nn.Parameter(torch.full((4,), 3.0))
+    assert not bound.valid()
+    second = store.tensors(wanted, DEVICE)
+    assert store.bind(wanted, second).pointers == bound.pointers
+    assert torch.equal(second[0], torch.full((4,), 3.0))
+
+
+def test_a_model_that_does_not_fit_is_left_alone(model: Model) -> None:
+    model.range.fits = False
+    with pytest.raises(WeightsElsewhere, match="main memory"), DynamicStore(model).pinned(DEVICE):
+        pytest.fail("must not be entered")
+    assert model.range.pins == 0
+
+
+def test_another_kind_of_dynamic_vram_is_left_alone(model: Model) -> None:
+    model.dynamic_vbars = {DEVICE: object()}  # type: ignore[dict-item]
+    with pytest.raises(WeightsElsewhere, match="not understood"), DynamicStore(model).pinned(DEVICE):
+        pytest.fail("must not be entered")
+
+
+def test_a_weight_that_is_not_in_the_range_yet(model: Model) -> None:
+    with pytest.raises(WeightsElsewhere, match=r"layer\.weight"):
+        DynamicStore(model).tensors(sources(model, "layer.weight"), DEVICE)
+
+
+def test_nothing_is_packed_or_adopted(model: Model) -> None:
+    store = DynamicStore(model)
+    assert not store.may_pack([source.refs[0] for source in sources(model, "layer.weight", "norm.weight")])
+    assert store.adopted_bytes == 0 and store.restore() == 0

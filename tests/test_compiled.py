@@ -1,0 +1,220 @@
+"""``compile`` and ``uninstall``: what they put on a module, what they give back, and what a copy of a compiled module is."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import json
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import sfast_core
+from sfast_core import CompileConfig, CompiledModule, compile, uninstall
+from tests.models import UNet
+
+CPU = CompileConfig(allow_cpu=True)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def used(net: nn.Module | None = None) -> CompiledModule:
+    """A compiled module with a trace."""
+    handle = compile(net or UNet(), CPU)
+    handle(*UNet.inputs()), handle(*UNet.inputs())
+    assert handle.engine.report.calls == {"traced": 1, "fused": 1} and handle.engine.report.adopted_bytes
+    return handle
+
+
+# -- arguments -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thing", [None, "unet", UNet, lambda x: x], ids=["None", "a string", "a class", "a function"])
+def test_only_a_module_can_be_compiled(thing: Any) -> None:
+    with pytest.raises(TypeError, match=r"compile\(module\): got a .*, needs a torch.nn.Module"):
+        compile(thing)
+
+
+def test_only_a_config_configures() -> None:
+    with pytest.raises(TypeError, match=r"compile\(config\): got a dict, needs a CompileConfig or None"):
+        compile(UNet(), {"cuda_graphs": False})  # type: ignore[arg-type]
+
+
+def test_a_module_is_compiled_once() -> None:
+    handle = used()
+    for thing in (handle, handle.module):
+        with pytest.raises(ValueError, match=r"compile\(module\): got a module that is compiled already; call uninstall\(\) on it first"):
+            compile(thing)
+    handle(*UNet.inputs())
+    assert handle.engine.report.calls["fused"] == 2
+
+
+# -- the handle ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_handle_stands_for_the_module() -> None:
+    handle = used()
+    assert handle.conv_in is handle.module.conv_in and handle.training is False and handle.eval() is handle.module
+    assert list(handle.state_dict()) == list(UNet().state_dict())
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = handle.nothing
+    inputs = UNet.inputs()
+    assert torch.equal(handle(*inputs), handle.module(*inputs))
+
+
+def test_the_forward_tells_its_signature_and_name() -> None:
+    net = UNet()
+    signature = inspect.signature(net.forward)
+    used(net)
+    assert inspect.signature(net.forward) == signature and net.forward.__name__ == "forward"
+
+
+def test_the_report_is_plain_data_and_text() -> None:
+    handle = used()
+    report = json.loads(json.dumps(handle.report().as_dict()))
+    (module,) = report["modules"]
+    assert module["name"] == "UNet" and module["device"] == "cpu" and module["calls"] == {"traced": 1, "fused": 1}
+    (signature,) = module["signatures"]
+    assert signature["passes"]["fuse_geglu"] == 2 and signature["nodes_after"] < signature["nodes_before"] and signature["captures"] == 0
+    assert signature["impls"]["attention"] == {"reference": 4} and signature["refused"]["attention"]
+    assert module["settings"]["allow_cpu"] is True and report["versions"]["torch"] == torch.__version__
+    text = handle.report().text()
+    for words in ("UNet on cpu", "1 traced, 1 fused", "fuse_geglu 2", "attention: reference 4", "no graph: there is no CUDA device"):
+        assert words in text
+    assert compile(nn.SiLU(), CPU, name="my net").report().modules[0].name == "my net"
+
+
+# -- uninstall -----------------------------------------------------------------------------------------------------------------
+
+
+def test_uninstall_gives_back_what_was_there() -> None:
+    net = UNet()
+    net.blocks[0].attn1.to_k.weight = nn.Parameter(torch.randn(32, 32).t())  # of other strides
+    before = {name: (value.detach().clone(), value.stride(), value.requires_grad) for name, value in net.named_parameters()}
+    inputs = UNet.inputs()
+    expected, attributes = net(*inputs), set(net.__dict__)
+    handle = used(net)
+    assert not net.conv_in.weight.is_contiguous()
+    assert handle.uninstall() is net and set(net.__dict__) == attributes and "forward" not in net.__dict__
+    for name, value in net.named_parameters():
+        old, stride, grad = before[name]
+        assert type(value) is nn.Parameter and torch.equal(value, old) and value.stride() == stride and value.requires_grad is grad, name
+        assert value.untyped_storage().nbytes() == value.nbytes, name
+    result = net(*inputs)
+    assert torch.equal(result, expected) and result.stride() == expected.stride()
+    handle.uninstall()
+    uninstall(net)
+    assert set(net.__dict__) == attributes and torch.equal(used(net).uninstall()(*inputs), expected)
+
+
+def test_an_instances_own_forward_is_compiled_and_comes_back() -> None:
+    net = UNet()
+    forward = net.forward = lambda *inputs: UNet.forward(net, *inputs) * 2  # type: ignore[method-assign]
+    inputs = UNet.inputs()
+    expected = net(*inputs)
+    handle = used(net)
+    torch.testing.assert_close(handle(*inputs), expected, rtol=1e-4, atol=1e-5)
+    assert handle.uninstall().forward is forward and torch.equal(net(*inputs), expected)
+
+
+def test_changes_made_while_compiled_stay() -> None:
+    handle = used()
+    handle.module.conv_in.weight.mul_(2)
+    replaced = handle.module.blocks[0].attn1.to_q.weight = nn.Parameter(torch.randn(32, 32))
+    expected = {name: value.clone() for name, value in handle.module.state_dict().items()}
+    net = handle.uninstall()
+    assert net.blocks[0].attn1.to_q.weight is replaced
+    assert all(torch.equal(value, expected[name]) for name, value in net.state_dict().items())
+
+
+# -- copies --------------------------------------------------------------------------------------------------------------------
+
+COPIES: dict[str, Callable[[CompiledModule], nn.Module]] = {
+    "deepcopy": lambda handle: copy.deepcopy(handle.module),
+    "deepcopy of the handle": copy.deepcopy,
+    "deepcopy of a copy": lambda handle: copy.deepcopy(copy.deepcopy(handle.module)),
+    "deepcopy inside another": lambda handle: copy.deepcopy(nn.Sequential(handle.module))[0],
+    "pickle": lambda handle: pickle.loads(pickle.dumps(handle.module)),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_is_an_uncompiled_module_with_weights_of_its_own(name: str) -> None:
+    handle = used()
+    inputs = UNet.inputs()
+    expected = UNet.forward(handle.module, *inputs)
+    calls = dict(handle.engine.report.calls)
+    twin = COPIES[name](handle)
+    assert type(twin) is UNet and torch.equal(twin(*inputs), expected)
+    assert not {p.data_ptr() for p in twin.parameters()} & {p.data_ptr() for p in handle.module.parameters()}
+    for parameter in twin.parameters():
+        parameter.zero_()
+    assert not twin(*inputs).any() and handle.engine.report.calls == calls
+    torch.testing.assert_close(handle(*inputs), expected, rtol=1e-4, atol=1e-5)
+    handle.uninstall()
+    again = used(twin)
+    assert not again(*inputs).any() and "forward" not in again.uninstall().__dict__
+
+
+def test_an_instances_own_forward_is_copied_with_it() -> None:
+    net = UNet()
+    net.forward = net.conv_in.forward  # type: ignore[method-assign]
+    handle, x = compile(net, CPU), torch.randn(2, 4, 8, 8)
+    expected = handle(x)
+    twin = copy.deepcopy(net)
+    assert torch.equal(twin(x), expected)
+    twin.conv_in.weight.zero_()
+    twin.conv_in.bias.zero_()
+    assert not twin(x).any() and handle(x).any()
+
+
+# -- lifetime ------------------------------------------------------------------------------------------------------------------
+
+
+def fails_to_fuse(net: nn.Module) -> CompiledModule:
+    handle = compile(net, CompileConfig(allow_cpu=True, disabled_passes=("no such pass",)))
+    handle(*UNet.inputs()), handle(*UNet.inputs())
+    return handle
+
+
+def fails_to_trace(net: nn.Module) -> CompiledModule:
+    net.forward = lambda x, *_: x * x.sum().item()  # type: ignore[method-assign]
+    handle = compile(net, CPU)
+    handle(*UNet.inputs()), handle(*UNet.inputs())
+    return handle
+
+
+@pytest.mark.parametrize("use", [used, lambda net: compile(net, CPU), fails_to_fuse, fails_to_trace, lambda net: copy.deepcopy(used(net))])
+def test_deleting_the_last_reference_frees_the_module_without_the_collector(use: Any) -> None:
+    handle = use(UNet())
+    net = handle if isinstance(handle, UNet) else handle.module
+    alive = [weakref.ref(net), weakref.ref(net.blocks[0]), weakref.ref(net.conv_in.weight), weakref.ref(net.blocks[0].attn1.to_q.weight)]
+    gc.collect()
+    gc.disable()
+    try:
+        del net, handle
+        assert [ref() for ref in alive] == [None] * 4
+    finally:
+        gc.enable()
+
+
+def test_the_module_lives_on_without_its_handle() -> None:
+    net = UNet()
+    used(net)
+    inputs = UNet.inputs()
+    torch.testing.assert_close(net(*inputs), UNet.forward(net, *inputs), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="compiled already"):
+        sfast_core.compile(net)
+    uninstall(net)
+    assert "forward" not in net.__dict__

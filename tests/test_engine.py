@@ -1,0 +1,261 @@
+"""What a compiled module does at each call: the fused program where it is known to be right, else its own forward, with the reason."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfast_core import CompileConfig, CompiledModule, compile
+from tests.models import Forward, TransformerBlock, UNet, diffusers_unet
+from tests.tracing import same
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def compiled(net: nn.Module | None = None, **config: Any) -> CompiledModule:
+    return compile(net or UNet(), CompileConfig(**{"allow_cpu": True, **config}))
+
+
+def own(handle: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+    """What the module's class computes."""
+    return type(handle.module).forward(handle.module, *args, **kwargs)
+
+
+def check(handle: CompiledModule, *args: Any, tolerance: float = 1e-5, **kwargs: Any) -> None:
+    result = handle(*args, **kwargs)
+    torch.testing.assert_close(result, own(handle, *args, **kwargs), rtol=10 * tolerance, atol=tolerance)
+
+
+def calls(handle: CompiledModule) -> dict[str, int]:
+    return dict(handle.engine.report.calls)
+
+
+def reasons(handle: CompiledModule) -> dict[str, int]:
+    return dict(handle.engine.report.reasons)
+
+
+# -- the fused path ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
+def test_the_fused_program_gives_what_eager_gives(dtype: torch.dtype, tolerance: float) -> None:
+    handle = compiled(UNet().to(dtype))
+    for _ in range(3):
+        check(handle, *UNet.inputs(dtype=dtype), tolerance=tolerance)
+    assert calls(handle) == {"traced": 1, "fused": 2} and reasons(handle) == {}
+    inputs = UNet.inputs(dtype=dtype)
+    assert torch.equal(handle(*inputs), handle(*inputs))
+
+
+@pytest.mark.parametrize("sdxl", [False, True], ids=["SD1.5", "SDXL"])
+def test_diffusers_unets(sdxl: bool) -> None:
+    handle = compiled(diffusers_unet(sdxl))
+    for _ in range(3):
+        more = {"added_cond_kwargs": {"text_embeds": torch.randn(2, 32), "time_ids": torch.rand(2, 6)}} if sdxl else {}
+        arguments = (torch.randn(2, 4, 8, 8), torch.tensor(500.0), torch.randn(2, 5, 12))
+        result = handle(*arguments, **more)
+        torch.testing.assert_close(result.sample, own(handle, *arguments, **more).sample, rtol=1e-4, atol=1e-5)
+    report = handle.engine.report.signatures[0]
+    assert calls(handle) == {"traced": 1, "fused": 2} and report.passes["fuse_geglu"] >= 3 and report.passes["pack_qkv"] >= 9
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad], ids=["inference_mode", "no_grad"])
+def test_results_look_as_eagers_do(mode: Any) -> None:
+    twin = UNet()
+    handle = compiled(UNet())
+    handle.load_state_dict(twin.state_dict())
+    with mode():
+        for x, t, context in (UNet.inputs(), UNet.inputs(), UNet.inputs()):
+            result, expected = handle(x, t, context), twin(x, t, context)
+            assert result.stride() == expected.stride() and result.is_inference() == expected.is_inference()
+            torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_structured_results_and_arguments() -> None:
+    def function(net: Any, x: torch.Tensor, options: Any = None, *, scale: float = 1.0) -> Any:
+        y = net.lin(x) * scale
+        return {"y": [y, None], "more": (y + options["add"][0] if options else y, "word", x)}
+
+    handle = compiled(Forward(function, lin=nn.Linear(4, 4)))
+    for _ in range(2):
+        for arguments in ({}, {"scale": 2.0}, {"options": {"add": [torch.randn(2, 4)]}}, {"options": {}}):
+            x = torch.randn(2, 4)
+            same(handle(x, **arguments), own(handle, x, **arguments))
+    assert calls(handle) == {"traced": 4, "fused": 4}
+
+
+def test_a_result_never_shares_memory_with_the_module_or_another_result() -> None:
+    handle = compiled(Forward(lambda net, x: (x, net.lin.weight, x[0], net.lin(x)), lin=nn.Linear(4, 4)))
+    x = torch.randn(2, 4)
+    for _ in range(2):
+        results = handle(x)
+    for result in results:
+        result.fill_(7)
+    assert not (x == 7).any() and not (handle.module.lin.weight == 7).any()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x.transpose(2, 3), lambda x: x.to(memory_format=torch.channels_last), lambda x: x[:1].expand_as(x), lambda x: x.flip(0)[:, :, ::1]],
+    ids=["transposed", "channels_last", "expanded", "flipped"],
+)
+def test_inputs_of_any_layout(change: Any) -> None:
+    handle = compiled()
+    for _ in range(2):
+        for turn in (lambda x: x, change):
+            x, t, context = UNet.inputs()
+            check(handle, turn(x), t, context)
+    assert calls(handle) == ({"traced": 1, "fused": 3} if change(x).stride() == x.stride() else {"traced": 2, "fused": 2})
+
+
+def test_a_new_shape_or_another_number_of_inputs_is_traced() -> None:
+    net = Forward(lambda net, x, *more: sum(more, net.lin(x)), lin=nn.Linear(4, 4))
+    handle = compiled(net)
+    x = torch.randn(2, 4)
+    for _ in range(2):
+        for arguments in ((x,), (x, x), (x, x.clone()), (torch.randn(3, 4),), (x, torch.randn(4)), (x, 1.5), (x, 1), (x, 2)):
+            check(handle, *arguments)
+    assert calls(handle) == {"traced": 8, "fused": 8}
+
+
+def test_the_signatures_used_last_are_kept() -> None:
+    handle = compiled(max_signatures=2)
+    for size in (8, 16, 8, 24, 8, 16):
+        check(handle, *UNet.inputs(size=size))
+    assert calls(handle) == {"traced": 4, "fused": 2} and len(handle.engine.report.signatures) == 2
+
+
+# -- weights and structure -----------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_followed_without_a_trace() -> None:
+    handle = compiled()
+    check(handle, *UNet.inputs())
+    attention = handle.module.blocks[0].attn1
+    attention.to_q.weight.mul_(2)
+    check(handle, *UNet.inputs())
+    before, attention.to_k.weight = attention.to_k.weight, nn.Parameter(torch.randn(32, 32))
+    check(handle, *UNet.inputs())
+    attention.to_k.weight = before
+    check(handle, *UNet.inputs())
+    handle.load_state_dict(UNet().state_dict())
+    check(handle, *UNet.inputs())
+    assert calls(handle) == {"traced": 1, "fused": 4}
+
+
+@pytest.mark.parametrize("name", ["child", "attribute", "forward", "dtype"])
+def test_a_change_below_the_module_is_traced_anew(name: str) -> None:
+    handle = compiled(TransformerBlock(8, 12).eval())
+    net, inputs = handle.module, (torch.randn(2, 5, 8), torch.randn(2, 3, 12))
+    check(handle, *inputs)
+    if name == "child":
+        net.norm1 = nn.Identity()
+    elif name == "attribute":
+        net.attn1.heads = 4
+    elif name == "forward":
+        net.attn2.forward = lambda x, context: x * 2
+    else:
+        net.double()
+        inputs = tuple(x.double() for x in inputs)
+    for _ in range(2):
+        check(handle, *inputs)
+    assert calls(handle) == {"traced": 2, "fused": 1}
+
+
+def test_hooks_mean_eager_until_they_are_gone() -> None:
+    handle = compiled()
+    hook = handle.module.down.register_forward_hook(lambda *args: args[-1] * 2)
+    for _ in range(2):
+        check(handle, *UNet.inputs())
+    hook.remove()
+    for _ in range(2):
+        check(handle, *UNet.inputs())
+    assert calls(handle)["fused"] == 1 and "down has forward hooks" in next(iter(reasons(handle)))
+
+
+def test_a_parameter_that_is_taken_away() -> None:
+    handle = compiled(Forward(lambda net, x: net.lin(x) if net.lin.bias is None else net.lin(x) + 1, lin=nn.Linear(4, 4)))
+    check(handle, torch.randn(2, 4))
+    handle.module.lin.bias = None
+    for _ in range(2):
+        check(handle, torch.randn(2, 4))
+
+
+def test_a_call_that_changes_its_own_module_stays_eager() -> None:
+    def function(net: Any, x: torch.Tensor) -> torch.Tensor:
+        net.steps = getattr(net, "steps", 0) + 1
+        return x * net.steps
+
+    handle = compiled(Forward(function))
+    assert [handle(torch.ones(1)).item() for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert any("the call itself changes the module: steps changed" in reason for reason in reasons(handle))
+
+
+def test_what_a_first_call_caches_is_traced_at_the_second() -> None:
+    def function(net: Any, x: torch.Tensor) -> torch.Tensor:
+        net.scale = getattr(net, "scale", None) or 2.0
+        return x * net.scale
+
+    handle = compiled(Forward(function))
+    assert [handle(torch.ones(1)).item() for _ in range(3)] == [2, 2, 2]
+    assert calls(handle) == {"eager": 1, "traced": 1, "fused": 1}
+
+
+# -- several callers -----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_with_two_signatures_get_their_own_results() -> None:
+    handle = compiled()
+    work = [UNet.inputs(size=8 if number % 2 else 16) for number in range(8)]
+    expected = [own(handle, *inputs) for inputs in work]
+    wrong: list[str] = []
+
+    def run(number: int) -> None:
+        with torch.inference_mode():
+            for step in range(4):
+                try:
+                    torch.testing.assert_close(handle(*work[number]), expected[number], rtol=1e-4, atol=1e-5)
+                except Exception as error:
+                    wrong.append(f"thread {number}, step {step}: {error}")
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert wrong == [] and calls(handle) == {"traced": 2, "fused": 30}
+
+
+def test_a_compiled_module_inside_another_and_inside_itself() -> None:
+    inner = compiled(Forward(lambda net, x: F.silu(net.lin(x)), lin=nn.Linear(4, 4)))
+    outer = compiled(Forward(lambda net, x: net.inner(x) + 1, inner=inner.module))
+    for _ in range(2):
+        check(inner, torch.randn(2, 4))
+        check(outer, torch.randn(2, 4))
+    assert calls(inner)["traced"] == 1 and calls(outer) == {"traced": 1, "fused": 1}
+    itself = compiled(Forward(lambda net, x: net.lin(x) if len(x) == 1 else net(x[:1]) + net(x[1:]).sum(0), lin=nn.Linear(4, 4)))
+    for rows in (3, 3, 1, 2, 3, 1):
+        check(itself, torch.randn(rows, 4))
+    assert calls(itself)["traced"] == 3 and set(calls(itself)) == {"traced", "fused"}
+
+
+def test_what_is_said_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    handle = compiled(Forward(lambda net, x: x * x.sum().item()))
+    with caplog.at_level(logging.INFO, "fast_compile"):
+        for size in (2, 2, 2, 3, 3):
+            check(handle, torch.randn(size))
+    assert [record.message for record in caplog.records] == [
+        "Fast Compile: Forward runs as it was, unaccelerated, because it can't be traced: item reads a tensor's value into Python"
+    ]

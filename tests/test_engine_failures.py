@@ -1,0 +1,279 @@
+"""Whatever goes wrong, the result is the module's own, the reason is said, and the next call works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfast_core import CompileConfig, CompiledModule, compile
+from tests.models import Forward, UNet
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def compiled(net: nn.Module | None = None, **config: Any) -> CompiledModule:
+    return compile(net or UNet(), CompileConfig(**{"allow_cpu": True, **config}))
+
+
+def linear(function: Callable[..., Any] = lambda net, x: net.lin(x)) -> Forward:
+    return Forward(function, lin=nn.Linear(4, 4))
+
+
+def own(handle: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+    """What the module's class computes."""
+    return type(handle.module).forward(handle.module, *args, **kwargs)
+
+
+def state(net: nn.Module) -> dict[str, tuple[torch.Tensor, tuple[int, ...]]]:
+    return {name: (value.clone(), value.stride()) for name, value in net.state_dict().items()}
+
+
+def unchanged(net: nn.Module, before: dict[str, tuple[torch.Tensor, tuple[int, ...]]]) -> bool:
+    return all(torch.equal(value, before[name][0]) and value.stride() == before[name][1] for name, value in net.state_dict().items())
+
+
+# -- calls that aren't for us --------------------------------------------------------------------------------------------------
+
+
+def refuses(handle: CompiledModule, words: str, *args: Any, **kwargs: Any) -> None:
+    """The call gives exactly what the module gives, eager, and for this reason."""
+    before = handle.engine.report.calls["eager"]
+    result, expected = handle(*args, **kwargs), own(handle, *args, **kwargs)
+    assert torch.equal(result, expected) and result.requires_grad == expected.requires_grad
+    assert handle.engine.report.calls["eager"] == before + 1
+    assert any(words in reason for reason in handle.engine.report.reasons), handle.engine.report.reasons
+
+
+@pytest.mark.parametrize(
+    ("words", "args", "kwargs"),
+    [
+        ("an input is empty", (torch.randn(0, 4),), {}),
+        ("there is no tensor among the arguments", (), {}),
+        ("args[1] holds a function", (torch.randn(2, 4), lambda: 0), {}),
+        ("kwargs['other'] holds a set", (torch.randn(2, 4),), {"other": {1}}),
+        ("the inputs are on meta", (torch.randn(2, 4, device="meta"),), {}),
+    ],
+    ids=["batch 0", "no tensor", "a function", "a set", "meta"],
+)
+def test_inputs_that_cannot_be_compiled(words: str, args: Any, kwargs: Any) -> None:
+    x = torch.randn(2, 4)
+    handle = compiled(Forward(lambda net, y=x, *_, **__: y * 2 if y.is_meta else net.lin(y), lin=nn.Linear(4, 4)))
+    if words.startswith("the inputs"):
+        assert handle(*args).is_meta and words in next(iter(handle.engine.report.reasons))
+    else:
+        refuses(handle, words, *args, **kwargs)
+    torch.testing.assert_close(handle(x), handle.module.lin(x))
+    assert handle.engine.report.calls["traced"] == 1
+
+
+def test_gradients_mean_eager() -> None:
+    handle = compiled(linear())
+    with torch.enable_grad():
+        refuses(handle, "gradients are being recorded", torch.randn(2, 4))
+        handle(torch.randn(2, 4)).sum().backward()
+    assert handle.module.lin.weight.grad is not None
+    handle.module.requires_grad_(False)
+    with torch.enable_grad():
+        refuses(handle, "gradients are being recorded", torch.randn(2, 4, requires_grad=True))
+        assert not handle(torch.randn(2, 4)).requires_grad
+    assert handle.engine.report.calls["traced"] == 1
+
+
+def test_autocast_means_eager() -> None:
+    handle = compiled(linear())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        refuses(handle, "autocast is on", torch.randn(2, 4))
+    handle(torch.randn(2, 4))
+    assert handle.engine.report.calls["traced"] == 1
+
+
+def test_a_cpu_is_compiled_on_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAST_COMPILE_CPU", raising=False)
+    handle = compiled(linear(), allow_cpu=None)
+    refuses(handle, "the inputs are on cpu, which isn't a CUDA device", torch.randn(2, 4))
+    monkeypatch.setenv("FAST_COMPILE_CPU", "1")
+    handle(torch.randn(2, 4))
+    assert handle.engine.report.calls["traced"] == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn])
+def test_unusual_weights(dtype: torch.dtype) -> None:
+    handle = compiled(linear(lambda net, x: F.linear(x, net.lin.weight.to(x.dtype), net.lin.bias.to(x.dtype))))
+    handle.module.to(dtype)
+    for _ in range(3):
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(handle(x), own(handle, x))
+
+
+def test_a_module_without_parameters() -> None:
+    handle = compiled(nn.SiLU())
+    for _ in range(2):
+        x = torch.randn(3)
+        torch.testing.assert_close(handle(x), F.silu(x))
+    assert handle.engine.report.calls == {"traced": 1, "fused": 1}
+
+
+# -- a module that can't be traced ---------------------------------------------------------------------------------------------
+
+
+def test_random_numbers_are_drawn_as_eager_draws_them() -> None:
+    net = linear(lambda net, x: F.dropout(net.lin(x), 0.5, training=True) + torch.randn(4))
+    handle, x = compiled(net), torch.randn(2, 4)
+    torch.manual_seed(1)
+    results = [handle(x) for _ in range(3)]
+    torch.manual_seed(1)
+    assert all(torch.equal(result, Forward.forward(net, x)) for result in results)
+    assert handle.engine.report.calls == {"traced": 1, "eager": 2}
+
+
+def test_the_modules_own_error_surfaces_as_it_is() -> None:
+    class Stop(Exception):
+        pass
+
+    runs: list[int] = []
+
+    def function(net: Any, x: torch.Tensor, stop: bool = False) -> torch.Tensor:
+        runs.append(1)
+        if stop:
+            raise Stop("by the user")
+        return net.lin(x)
+
+    handle, x = compiled(linear(function)), torch.randn(2, 4)
+    for _ in range(2):
+        with pytest.raises(Stop, match="by the user") as caught:
+            handle(x, stop=True)
+        assert caught.value.__cause__ is None and caught.value.__context__ is None
+    assert len(runs) == 2  # once each: a host's Cancel is not run again
+    for _ in range(2):
+        torch.testing.assert_close(handle(x), own(handle, x))
+    assert handle.engine.report.calls == {"traced": 1, "fused": 1}
+
+
+def test_an_error_of_torch_surfaces_as_it_is() -> None:
+    handle = compiled(linear())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+            handle(torch.randn(2, 5))
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(handle(x), own(handle, x))
+
+
+def test_an_error_that_only_the_recording_makes_does_not_surface() -> None:
+    def picky(net: Any, x: torch.Tensor) -> torch.Tensor:
+        if torch.overrides._get_current_function_mode_stack():
+            torch.mm(x, x)  # fails
+        return net.lin(x)
+
+    handle, x = compiled(linear(picky)), torch.randn(2, 4)
+    for _ in range(3):
+        refuses(handle, "it failed while it was recorded: RuntimeError", x)
+
+
+# -- our own mistakes ----------------------------------------------------------------------------------------------------------
+
+
+def wrong_gate(graph: torch.fx.Graph) -> int:
+    for node in graph.nodes:
+        if node.target is torch.mul:
+            node.target = torch.add
+    return 1
+
+
+def wrong_shape(graph: torch.fx.Graph) -> int:
+    output = graph.output_node()
+    with graph.inserting_before(output):
+        output.args = ((graph.call_function(torch.narrow, (output.args[0][0], 0, 0, 1)),),)
+    return 1
+
+
+def scaled(factor: float) -> Callable[[torch.fx.Graph], int]:
+    def run(graph: torch.fx.Graph) -> int:
+        output = graph.output_node()
+        with graph.inserting_before(output):
+            output.args = ((graph.call_function(torch.mul, (output.args[0][0], factor)),),)
+        return 1
+
+    return run
+
+
+def broken(graph: torch.fx.Graph) -> int:
+    raise KeyError("val")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (wrong_gate, "from eager's (relative L2), at most 1e-03 is allowed"),
+        (scaled(float("nan")), "the fused result is nan from eager's"),
+        (wrong_shape, "the fused result is (1, 4, 8, 8) torch.float32, eager's (2, 4, 8, 8)"),
+        (broken, "it can't be fused: KeyError: 'val'"),
+    ],
+)
+def test_a_wrong_rewrite_is_caught_before_it_is_used(monkeypatch: pytest.MonkeyPatch, wrong: Any, words: str) -> None:
+    net = UNet()
+    before = state(net)
+    monkeypatch.setattr("sfast_core.rewrite.pipeline.fuse_geglu", wrong)
+    handle = compiled(net)
+    for _ in range(3):
+        inputs = UNet.inputs()
+        assert torch.equal(handle(*inputs), own(handle, *inputs))
+    assert handle.engine.report.calls == {"traced": 1, "eager": 2} and unchanged(net, before)
+    assert words in str(handle.engine.report.signatures[0].eager_because)
+
+
+@pytest.mark.parametrize(("tolerance", "path"), [(1e-2, "fused"), (None, "eager")])
+def test_the_tolerance_can_be_set(monkeypatch: pytest.MonkeyPatch, tolerance: float | None, path: str) -> None:
+    monkeypatch.setattr("sfast_core.rewrite.pipeline.fuse_geglu", scaled(1.005))
+    handle = compiled(tolerance=tolerance)
+    for _ in range(2):
+        handle(*UNet.inputs())
+    assert handle.engine.report.calls == {"traced": 1, path: 1}
+
+
+@pytest.mark.parametrize("at", [1, 2, 4], ids=["in the proof", "at the second call", "later"])
+def test_a_kernel_that_fails(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at: int) -> None:
+    from sfast_core.ops.attention import reference
+
+    runs: list[int] = []
+    works = reference.tokens_inside
+
+    def tokens_inside(out: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        if len(runs) > 4 * (at - 1):
+            raise RuntimeError("CUDA error: an illegal memory access")
+        return works(out)
+
+    net = UNet()
+    before = state(net)
+    monkeypatch.setattr(reference, "tokens_inside", tokens_inside)
+    handle = compiled(net)
+    with caplog.at_level(logging.INFO, "fast_compile"):
+        for _ in range(6):
+            inputs = UNet.inputs()
+            torch.testing.assert_close(handle(*inputs), own(handle, *inputs), rtol=1e-4, atol=1e-5)
+    expected = {"traced": 1, "fused": at - 2, "eager": 7 - at} if at > 1 else {"traced": 1, "eager": 5}
+    assert handle.engine.report.calls == {path: number for path, number in expected.items() if number}
+    assert sum("illegal memory access" in record.message for record in caplog.records) == 1
+    assert unchanged(net, before)
+    other = UNet.inputs(size=16)
+    monkeypatch.undo()
+    for _ in range(2):
+        torch.testing.assert_close(handle(*other), own(handle, *other), rtol=1e-4, atol=1e-5)
+    assert handle.engine.report.calls["traced"] == 2 and handle.engine.report.calls["fused"] == max(at - 2, 0) + 1
+
+
+def test_an_unknown_pass_in_the_settings_is_named_in_the_reason() -> None:
+    handle, x = compiled(linear(), disabled_passes=("fuse_everything",)), torch.randn(2, 4)
+    assert torch.equal(handle(x), own(handle, x))
+    assert "disabled_passes: got fuse_everything, known are" in str(handle.engine.report.signatures[0].eager_because)

@@ -1,0 +1,221 @@
+"""The engine with CUDA graphs, on a CPU with a backend that only counts."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.choices import Choices
+from sfast_core.runtime.graphs import DeviceGraphs
+from tests.fakes import FakeBackend
+from tests.models import Forward, UNet
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
+    """The CPU as a device that captures. Nothing is measured or kept on disk."""
+    found = DeviceGraphs(FakeBackend())
+    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
+    monkeypatch.setattr("sfast_core.lowering._why_not_capturable", lambda *_: None)
+    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    with torch.no_grad():
+        yield found
+
+
+def compiled(net: nn.Module | None = None, **config: Any) -> CompiledModule:
+    torch.manual_seed(0)
+    return compile(net or UNet(), CompileConfig(allow_cpu=True, **config))
+
+
+def check(handle: CompiledModule, *inputs: torch.Tensor) -> None:
+    """A call gives what the module's own forward gives."""
+    inputs = inputs or UNet.inputs()
+    result = handle(*inputs)
+    expected = type(handle.module).forward(handle.module, *inputs)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def calls(handle: CompiledModule) -> dict[str, int]:
+    return dict(handle.engine.report.calls)
+
+
+def signature(handle: CompiledModule, index: int = 0) -> Any:
+    return handle.engine.report.signatures[index]
+
+
+@pytest.mark.parametrize("after", [2, 4])
+def test_it_traces_runs_fused_then_captures_and_replays(graphs: DeviceGraphs, after: int) -> None:
+    handle = compiled(capture_after=after)
+    for _ in range(6):
+        check(handle)
+    expected = {"traced": 1, "fused": after - 2, "replayed": 7 - after}
+    assert calls(handle) == {path: number for path, number in expected.items() if number}
+    assert (signature(handle).captures, graphs.captures) == (1, 1) and signature(handle).graph_bytes == graphs.bytes > 0
+    assert handle.engine.report.graph_bytes == graphs.bytes and handle.engine.graphs is graphs
+
+
+def test_results_stay_when_the_next_call_replays(graphs: DeviceGraphs) -> None:
+    handle = compiled()
+    inputs = UNet.inputs()
+    results = [handle(inputs[0] * factor, *inputs[1:]) for factor in (1.0, 2.0, 3.0, 4.0)]
+    copies = [result.clone() for result in results]
+    handle(*UNet.inputs())
+    assert all(torch.equal(a, b) for a, b in zip(results, copies, strict=True)) and not torch.equal(results[2], results[3])
+    assert torch.equal(handle(*inputs), handle(*inputs))
+
+
+def test_weights_written_in_place_need_no_capture(graphs: DeviceGraphs) -> None:
+    handle = compiled()
+    for _ in range(3):
+        check(handle)
+    for name in ("blocks.0.attn1.to_q", "blocks.0.gate", "conv_in", "res1.emb"):
+        handle.module.get_submodule(name).weight.mul_(1.5)
+        check(handle)
+    assert graphs.captures == 1 and calls(handle) == {"traced": 1, "replayed": 6}
+
+
+@pytest.mark.parametrize("name", ["blocks.0.attn1.to_q", "blocks.1.attn2.to_k", "conv_in", "blocks.0.norm1", "res1.skip"])
+def test_a_replaced_weight_is_captured_again_without_a_trace(graphs: DeviceGraphs, name: str) -> None:
+    handle = compiled()
+    layer = handle.module.get_submodule(name)
+    for _ in range(2):
+        check(handle)
+    original = layer.weight
+    layer.weight = nn.Parameter(layer.weight.detach() * 1.5)
+    check(handle)
+    check(handle)
+    assert graphs.captures == 2 and len(graphs._graphs) == 1
+    layer.weight = original  # the LoRA is taken off again
+    check(handle)
+    check(handle)
+    assert calls(handle) == {"traced": 1, "replayed": 5} and len(graphs._graphs) == 1
+
+
+def test_a_model_that_the_host_has_moved_away_runs_eager_and_frees_its_graph(graphs: DeviceGraphs) -> None:
+    handle = compiled(Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4)))
+    x = torch.randn(2, 4)
+    check(handle, x)
+    check(handle, x)
+    weight = handle.module.lin.weight
+    handle.module.lin.weight = nn.Parameter(weight.to("meta"))
+    with contextlib.suppress(Exception):  # what eager makes of it is its own business
+        handle(x)
+    assert graphs.bytes == 0 and "the weight lin.weight is on meta, not on cpu" in handle.engine.report.reasons
+    handle.module.lin.weight = weight
+    check(handle, x)
+    assert graphs.captures == 2 and calls(handle) == {"traced": 1, "replayed": 2, "eager": 1}
+
+
+def test_graphs_that_the_host_took_come_back(graphs: DeviceGraphs) -> None:
+    handle = compiled()
+    for take in (graphs.release_all, handle.engine.release_graphs, handle.engine.restore):
+        for _ in range(2):
+            check(handle)
+        take()
+        assert graphs.bytes == 0
+    check(handle)
+    graphs.release_all()
+    handle.engine.forget_evicted()
+    assert signature(handle).graph_bytes == 0
+    check(handle)
+    assert calls(handle)["traced"] == 1 and graphs.captures == 5
+
+
+def test_a_small_budget_keeps_the_graph_used_last(graphs: DeviceGraphs) -> None:
+    handle = compiled(graph_budget_bytes=1)
+    small, large = UNet.inputs(size=8), UNet.inputs(size=16)
+    for _ in range(3):
+        check(handle, *small)
+        check(handle, *large)
+    assert len(graphs._graphs) == 1 and graphs.captures == 4 and calls(handle) == {"traced": 2, "replayed": 4}
+
+
+def test_a_capture_that_fails_is_not_tried_again(graphs: DeviceGraphs, caplog: pytest.LogCaptureFixture) -> None:
+    handle = compiled()
+    graphs.backend.failures = [RuntimeError("an illegal operation")]
+    with caplog.at_level(logging.INFO, "fast_compile"):
+        for _ in range(4):
+            check(handle)
+    assert calls(handle) == {"traced": 1, "fused": 3} and graphs.captures == 0
+    assert signature(handle).not_captured_because == "capturing failed: an illegal operation"
+    assert sum("capturing failed" in record.message for record in caplog.records) == 1
+
+
+def test_out_of_memory_at_a_capture_runs_eager_and_the_next_call_works(graphs: DeviceGraphs) -> None:
+    first, second = compiled(), compiled()
+    for _ in range(2):
+        check(first)
+    check(second)
+    graphs.backend.failures = [torch.cuda.OutOfMemoryError("full")] * 2
+    check(second)
+    assert graphs.bytes == 0 and second.engine.report.reasons == {"out of memory": 1}
+    for handle in (first, second):
+        check(handle)
+        assert calls(handle)["replayed"] == (2 if handle is first else 1)
+
+
+def test_without_graphs_nothing_is_captured(graphs: DeviceGraphs) -> None:
+    handle = compiled(cuda_graphs=False)
+    for _ in range(3):
+        check(handle)
+    assert graphs.captures == 0 and calls(handle) == {"traced": 1, "fused": 2}
+    assert signature(handle).not_captured_because == "turned off in the settings"
+
+
+def test_a_change_below_the_module_releases_what_was_captured(graphs: DeviceGraphs) -> None:
+    handle = compiled()
+    for _ in range(2):
+        check(handle)
+    handle.module.blocks[0].attn1.heads = 4
+    check(handle)
+    assert graphs.bytes == 0 and calls(handle)["traced"] == 2
+    check(handle)
+    assert graphs.captures == 2 and len(handle.engine.report.signatures) == 1
+
+
+def test_uninstall_releases_the_graphs(graphs: DeviceGraphs) -> None:
+    handle = compiled()
+    for size in (8, 8, 16, 16):
+        check(handle, *UNet.inputs(size=size))
+    assert len(graphs._graphs) == 2
+    handle.uninstall()
+    assert graphs.bytes == 0 and handle.engine.report.graph_bytes == 0
+
+
+def test_the_oldest_signature_goes_with_its_graph(graphs: DeviceGraphs) -> None:
+    handle = compiled(max_signatures=2)
+    for size in (8, 8, 16, 16, 24, 24):
+        check(handle, *UNet.inputs(size=size))
+    assert len(graphs._graphs) == 2 and [report.inputs[:20] for report in handle.engine.report.signatures] == [
+        "float32[2, 4, 16, 16",
+        "float32[2, 4, 24, 24",
+    ]
+
+
+def test_deleting_a_module_frees_it_and_its_graphs_without_the_collector(graphs: DeviceGraphs) -> None:
+    net = UNet()
+    net.table = torch.ones(4, 1, 1)  # a plain attribute of the root
+    net.forward = lambda *inputs: UNet.forward(alive[0](), *inputs) + alive[0]().table  # type: ignore[method-assign]
+    alive: list[Any] = [weakref.ref(net), weakref.ref(net.conv_in), weakref.ref(net.table), weakref.ref(net.norm_out.weight)]
+    handle = compiled(net)
+    inputs = UNet.inputs()
+    for _ in range(3):
+        handle(*inputs)
+    assert calls(handle) == {"traced": 1, "replayed": 2} and graphs.bytes
+    alive += [weakref.ref(handle.engine), weakref.ref(handle.module.blocks[0].attn1.to_q.weight)]
+    gc.collect()
+    gc.disable()
+    try:
+        del net, handle
+        assert [ref() for ref in alive] == [None] * len(alive) and graphs.bytes == 0
+    finally:
+        gc.enable()
