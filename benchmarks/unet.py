@@ -187,8 +187,9 @@ def main() -> None:
         writer = csv.DictWriter(file, [*asdict(rows[0]), *machine])
         writer.writeheader()
         writer.writerows({**asdict(row), **machine} for row in rows)
-    print("\n" + ", ".join(f"{key} {value}" for key, value in machine.items()))
-    print(table(rows))
+    text = table(rows) + "\n\nMeasured on " + ", ".join(f"{key} {value}" for key, value in machine.items()) + ".\n"
+    (args.out / "unet.md").write_text(text, "utf-8")
+    print("\n" + text)
 
 
 if __name__ == "__main__":
