@@ -21,6 +21,7 @@ from .capture import CaptureError, Signature, StructureGuard, Untraceable, recor
 from .capture.trace import LeafScope, OutputSpec
 from .config import CompileConfig
 from .lowering import lower
+from .proof import distance_to_eager
 from .report import ModuleReport, SignatureReport
 from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs, device_graphs
@@ -29,7 +30,6 @@ from .runtime.store import Bound, Store, WeightsElsewhere, WeightStore
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]
-_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
 class _Variant:
@@ -256,17 +256,7 @@ class Engine:
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         weights = self._store.tensors(variant.program.sources, self._on)
         self.report.adopted_bytes = self._store.adopted_bytes
-        got = variant.program(inputs, weights)
-        worst = 0.0
-        for mine, theirs in zip(got, expected, strict=True):
-            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-                raise CaptureError(f"the fused result is {tuple(mine.shape)} {mine.dtype}, eager's {tuple(theirs.shape)} {theirs.dtype}")
-            distance = _distance(mine, theirs)
-            allowed = self.config.tolerance or _TOLERANCE.get(theirs.dtype, 1e-3)
-            if not distance <= allowed:
-                raise CaptureError(f"the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed")
-            worst = max(worst, distance)
-        variant.report.distance = worst
+        variant.report.distance = distance_to_eager(variant.program(inputs, weights), expected, self.config.tolerance)
 
     def _run(self, variant: _Variant, inputs: list[torch.Tensor]) -> Any:
         program = variant.program
@@ -389,12 +379,3 @@ def _describe(tensors: list[torch.Tensor]) -> str:
 def _contiguous(result: Any) -> Any:
     """``result`` with every tensor contiguous."""
     return _pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, result)
-
-
-def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """||mine - theirs|| / ||theirs||; not a number where only one of them is finite, 0 where both are not in the same places."""
-    a, b = mine.float(), theirs.float()
-    both = ~(torch.isfinite(a) | torch.isfinite(b))
-    a, b = a.masked_fill(both, 0), b.masked_fill(both, 0)
-    difference, size = (a - b).norm().item(), b.norm().item()
-    return difference / size if size else difference

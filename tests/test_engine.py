@@ -108,7 +108,12 @@ def test_a_result_never_shares_memory_with_the_module_or_another_result() -> Non
 
 @pytest.mark.parametrize(
     "change",
-    [lambda x: x.transpose(2, 3), lambda x: x.to(memory_format=torch.channels_last), lambda x: x[:1].expand_as(x), lambda x: x.flip(0)[:, :, ::1]],
+    [
+        lambda x: x.transpose(2, 3),
+        lambda x: x.to(memory_format=torch.channels_last),
+        lambda x: x[:1].expand_as(x),
+        lambda x: x.flip(0)[:, :, ::1],
+    ],
     ids=["transposed", "channels_last", "expanded", "flipped"],
 )
 def test_inputs_of_any_layout(change: Any) -> None:

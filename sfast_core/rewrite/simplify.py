@@ -105,12 +105,12 @@ def fold_constants(graph: Graph) -> int:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
             values[node] = function(*args, **kwargs)
-    first = next(node for node in graph.nodes if node.op != "placeholder")
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for node, tensor in values.items():
         if not isinstance(tensor, torch.Tensor) or all(user in values for user in node.users) or tensor.nbytes > _LARGEST_CONSTANT:
             continue
-        with graph.inserting_before(first):
-            constant = graph.placeholder("constant")
+        with graph.inserting_after(last):
+            last = constant = graph.placeholder("constant")
         constant.target = constant.name
         constant.meta.update(constant=tensor, val=value(node), device=tensor.device)
         replace(node, constant)

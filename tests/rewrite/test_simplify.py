@@ -111,6 +111,11 @@ def test_constants_are_computed_before() -> None:
     assert [node.op for node in graph.nodes].index("call_function") > max(i for i, n in enumerate(graph.nodes) if n.op == "placeholder")
 
 
+def test_constants_that_are_the_first_calls() -> None:
+    folded, graph = changed("fold_constants", lambda net, x: torch.zeros(3, 4, 6, 8).index_add(0, torch.arange(2), x))
+    assert folded == 2 and [node.name for node in graph.nodes][:3] == ["input_0", "constant", "constant_1"]
+
+
 def test_what_depends_on_an_input_or_a_weight_is_no_constant() -> None:
     folded, _ = changed("fold_constants", lambda net, x: x + torch.ones_like(x) + net.lin.weight.exp().sum())
     assert folded == 0

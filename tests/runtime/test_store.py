@@ -64,7 +64,9 @@ def test_packed_parameters_are_views_of_one_storage() -> None:
     weights = [net.q.weight, net.k.weight, net.v.weight]
     assert all(type(weight) is nn.Parameter and torch.equal(weight, value) for weight, value in zip(weights, before, strict=True))
     assert [weight.requires_grad for weight in weights] == [False, True, True] and net.k.weight.note == "kept"
-    assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1 and dict(net.named_parameters())["q.weight"] is net.q.weight
+    assert (
+        len({weight.untyped_storage().data_ptr() for weight in weights}) == 1 and dict(net.named_parameters())["q.weight"] is net.q.weight
+    )
     assert store.adopted_bytes == sum(weight.nbytes for weight in weights)
 
 
@@ -206,7 +208,9 @@ def test_what_makes_bound_weights_invalid() -> None:
     changes = {
         "a parameter replaced": lambda: setattr(net.q, "weight", nn.Parameter(net.q.weight.detach().clone())),
         "other data": lambda: setattr(net.k.weight, "data", net.k.weight.detach().clone()),
-        "other strides": lambda: setattr(net.conv, "weight", nn.Parameter(net.conv.weight.detach().as_strided((4, 3, 3, 3), (27, 9, 3, 1)))),
+        "other strides": lambda: setattr(
+            net.conv, "weight", nn.Parameter(net.conv.weight.detach().as_strided((4, 3, 3, 3), (27, 9, 3, 1)))
+        ),
         "a buffer": lambda: setattr(net, "one", net.one.clone()),
         "a plain attribute": lambda: setattr(net, "plain", net.plain.clone()),
         "another dtype": lambda: setattr(net, "plain", net.plain.view(torch.int32)),

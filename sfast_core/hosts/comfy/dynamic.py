@@ -20,7 +20,6 @@ import torch
 from ...capture.weights import WeightRef, WeightSource
 from ...runtime.store import Bound, WeightsElsewhere
 
-
 _RESIDENT = {"weight": "_v_weight", "bias": "_v_bias"}
 _NONE: tuple[None, None] = (None, None)
 

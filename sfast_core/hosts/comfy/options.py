@@ -114,7 +114,10 @@ def options_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str,
 
 def _refuse_functions(options: Mapping[str, Any]) -> None:
     patches = [
-        f"{name} ({_owner(value)})" for table in ("patches", "patches_replace") for name, value in (options.get(table) or {}).items() if value
+        f"{name} ({_owner(value)})"
+        for table in ("patches", "patches_replace")
+        for name, value in (options.get(table) or {}).items()
+        if value
     ]
     if patches:
         raise CaptureError(f"another node patches the model: {', '.join(sorted(patches))}")

@@ -44,7 +44,8 @@ class _Runs:
         outcomes: dict[str, Any] = {"output": f"exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"}
         for line in done.stdout.splitlines():
             if line.startswith('{"name": "scenario_'):
-                outcomes[(outcome := json.loads(line))["name"]] = outcome
+                outcome = json.loads(line)
+                outcomes[outcome["name"]] = outcome
         return outcomes
 
 

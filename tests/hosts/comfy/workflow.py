@@ -60,7 +60,10 @@ def txt2img(checkpoint: str, node: dict[str, Any] | None = None, **sampler: Any)
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a photo of a cat"}},
         "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": ""}},
         "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
-        "5": {"class_type": "KSampler", "inputs": {"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0], **settings}},
+        "5": {
+            "class_type": "KSampler",
+            "inputs": {"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0], **settings},
+        },
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
         "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "test"}},
     }

@@ -11,8 +11,17 @@ import comfy.model_management
 import comfy.model_patcher
 import torch
 from driver import (
-    CompileConfig, assert_close, assert_differs, assert_fused, calls, fast_compile, layouts, load, report_of, sample,
-)  # fmt: skip
+    CompileConfig,
+    assert_close,
+    assert_differs,
+    assert_fused,
+    calls,
+    fast_compile,
+    layouts,
+    load,
+    report_of,
+    sample,
+)
 from scenario_tools import lora
 
 

@@ -143,7 +143,9 @@ def scenario_a_replaced_method() -> None:
     def patch(model: Any) -> Any:
         model = model.clone()
         block = model.model.diffusion_model.middle_block
-        model.add_object_patch("diffusion_model.middle_block.forward", lambda *args, **kwargs: type(block).forward(block, *args, **kwargs) * 1.5)
+        model.add_object_patch(
+            "diffusion_model.middle_block.forward", lambda *args, **kwargs: type(block).forward(block, *args, **kwargs) * 1.5
+        )
         inner = model.model.diffusion_model.out
         model.add_object_patch("diffusion_model.out.forward", lambda x: type(inner).forward(inner, x) * 1.1)
         return model

@@ -166,7 +166,7 @@ def scenario_threads_on_one_model() -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures
-    assert calls(model)["fused"] and "_forward" not in model.model.diffusion_model.__dict__ and "forward" not in model.model.diffusion_model.__dict__
+    assert calls(model)["fused"] and "forward" not in model.model.diffusion_model.__dict__
 
 
 def scenario_two_models_traced_in_two_threads() -> None:

@@ -1,0 +1,115 @@
+"""Which impl is taken: known, near, measured, or the reference where all fail."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.choices import Choice, Choices
+from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
+from tests.fakes import FakeBackend
+from tests.tracing import CPU
+
+
+@pytest.fixture(autouse=True)
+def a_cpu_as_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+
+
+class Impl:
+    """Counts its launches; ``cost`` seconds by the fake clock, or an error."""
+
+    def __init__(self, name: str, cost: float = 1.0, error: Exception | None = None) -> None:
+        self.name, self.cost, self.error = name, cost, error
+        self.seen: list[Any] = []
+
+    @property
+    def launch(self) -> Callable[..., Any]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self.seen.append((args, kwargs))
+            CLOCK[0] += self.cost
+            if self.error is not None:
+                raise self.error
+
+        return launch
+
+
+CLOCK = [0.0]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfast_core.runtime.tuner.time.perf_counter", lambda: CLOCK[0])
+
+
+def job(key: str, *impls: Impl, family: str = "", size: int = 0, channels_last: bool = False) -> Job:
+    x = torch.empty(2, 3, 4, 5, device="meta", dtype=torch.float16)
+    return Job(key, impls, (x, [torch.empty(3, device="meta", dtype=torch.int64), None]), {"eps": 1e-5}, channels_last, family, size)
+
+
+def tuner(choices: Choices | None = None, measure: bool = True) -> Tuner:
+    return Tuner(CPU, FakeBackend(), choices or Choices(None), measure)
+
+
+def test_the_fastest_is_taken_and_kept() -> None:
+    choices = Choices(None)
+    slow, fast = Impl("slow", 2.0), Impl("fast", 1.0)
+    jobs = [job("a", slow, fast), job("b", slow), job("a", slow, fast), job("c")]
+    assert tuner(choices).decide(jobs) == ["fast", "slow", "fast", REFERENCE]
+    assert choices.get("a") == "fast" and choices.get("b") is None
+    slow.cost = 0.1
+    assert tuner(choices).decide(jobs) == ["fast", "slow", "fast", REFERENCE]
+
+
+def test_a_call_near_in_size_is_not_measured() -> None:
+    choices = Choices(None)
+    choices.add([Choice("other", "f", 100, "slow")])
+    slow, fast = Impl("slow", 2.0), Impl("fast", 1.0)
+    assert tuner(choices).decide([job("a", slow, fast, family="f", size=150)]) == ["slow"] and fast.seen == []
+    assert tuner(choices).decide([job("b", slow, fast, family="f", size=1500)]) == ["fast"]
+
+
+def test_a_kept_choice_that_no_longer_applies_is_made_anew() -> None:
+    choices = Choices(None)
+    choices.add([Choice("a", "a", 1, "gone")])
+    assert tuner(choices).decide([job("a", Impl("slow", 2.0), Impl("fast", 1.0))]) == ["fast"] and choices.get("a") == "fast"
+
+
+def test_without_measuring_the_first_is_taken() -> None:
+    choices = Choices(None)
+    first, second = Impl("first", 2.0), Impl("second", 1.0)
+    assert tuner(choices, measure=False).decide([job("a", first, second)]) == ["first"]
+    assert len(first.seen) == 1 and second.seen == [] and choices.get("a") is None  # launched once: its kernel is compiled
+
+
+def test_what_fails_is_not_taken() -> None:
+    broken, works = Impl("broken", 0.0, RuntimeError("no kernel image")), Impl("works")
+    assert tuner().decide([job("a", broken, works), job("b", broken), job("c", broken, Impl("too", 0.0, ValueError("no")))]) == [
+        "works",
+        REFERENCE,
+        REFERENCE,
+    ]
+
+
+def test_what_cannot_be_captured_is_taken_last() -> None:
+    backend = FakeBackend()
+    backend.failures = [RuntimeError("not permitted when stream is capturing"), None]
+    assert Tuner(CPU, backend, Choices(None), True).decide([job("a", Impl("first", 1.0), Impl("second", 2.0))]) == ["second"]
+    assert backend.free == FakeBackend().free  # its own graphs are given back
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_impls_are_tried_on_random_data_of_the_right_kind(channels_last: bool) -> None:
+    impl, random = Impl("one"), torch.get_rng_state()
+    tuner().decide([job("a", impl, channels_last=channels_last)])
+    ((x, (indices, nothing)), kwargs) = impl.seen[0]
+    assert x.shape == (2, 3, 4, 5) and x.dtype == torch.float16 and x.device == CPU and float(x.float().std()) > 0.5
+    assert x.is_contiguous(memory_format=torch.channels_last) is channels_last
+    assert not indices.any() and indices.dtype == torch.int64 and nothing is None and kwargs == {"eps": 1e-5}
+    assert torch.equal(torch.get_rng_state(), random)

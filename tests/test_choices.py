@@ -1,0 +1,153 @@
+"""Choices on disk: kept, merged, and never trusted when they are damaged or another machine's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfast_core.choices import Choice, Choices, cache_folder, machine_key
+from sfast_core.target import Target
+
+GPU = Target(torch.device("cuda", 0), "fake", (9, 0), sm_count=10)
+
+
+def choice(key: str, impl: str = "triton", family: str = "f", size: int = 100) -> Choice:
+    return Choice(key, family, size, impl)
+
+
+def test_what_is_added_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "choices.json"
+    choices = Choices(path)
+    assert choices.get("a") is None
+    choices.add([choice("a"), choice("b", "cudnn")])
+    choices.add([choice("b", "flash")])
+    for found in (choices, Choices(path)):
+        assert (found.get("a"), found.get("b"), found.get("c")) == ("triton", "flash", None)
+    assert [file.name for file in path.parent.iterdir()] == ["choices.json"]
+
+
+def test_the_nearest_in_size_of_the_same_family_decides(tmp_path: Path) -> None:
+    Choices(tmp_path / "c").add([choice("a", "small", size=100), choice("b", "large", size=1000), choice("c", "other", "g", 400)])
+    choices = Choices(tmp_path / "c")
+    assert [choices.near("f", size) for size in (100, 150, 700, 4000)] == ["small", "small", "large", "large"]
+    assert choices.near("f", 24) is None and choices.near("f", 4001) is None and choices.near("h", 100) is None
+    assert choices.near("g", 100) == "other"
+
+
+def test_two_processes_keep_each_others_choices(tmp_path: Path) -> None:
+    path = tmp_path / "choices.json"
+    one, other = Choices(path), Choices(path)
+    one.add([choice("a")])
+    other.add([choice("b")])
+    assert Choices(path).get("a") == Choices(path).get("b") == "triton"
+
+
+def test_threads_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "choices.json"
+    choices = Choices(path)
+    threads = [threading.Thread(target=lambda n=n: [choices.add([choice(f"{n} {i}")]) for i in range(5)]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = Choices(path)
+    assert all(found.get(f"{n} {i}") for n in range(4) for i in range(5))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\xff not json",
+        b"[]",
+        b"null",
+        b'{"format": 0, "choices": {"a": ["f", 100, "triton"]}}',
+        b'{"choices": {"a": ["f", 100, "triton"]}}',
+        b'{"format": 2, "choices": ["a"]}',
+        b'{"format": 2, "choices": {"a": "triton"}}',
+        b'{"format": 2, "choices": {"a": ["f", "large", "triton"]}}',
+    ],
+)
+def test_a_damaged_or_foreign_file_is_empty_and_written_again(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "choices.json"
+    path.write_bytes(content)
+    choices = Choices(path)
+    assert choices.get("a") is None
+    choices.add([choice("b")])
+    assert Choices(path).get("b") == "triton" and set(json.loads(path.read_text())["choices"]) == {"b"}
+
+
+def test_without_a_file_choices_last_as_long_as_the_object() -> None:
+    choices = Choices(None)
+    choices.add([choice("a")])
+    assert choices.get("a") == "triton" and Choices(None).get("a") is None
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    choices = Choices(tmp_path / "file" / "choices.json")
+    choices.add([choice("a")])
+    assert choices.get("a") == "triton"
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "choices.json"
+    Choices(path).add([choice("a")])
+
+    def fail(source: str, target: Path) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    choices = Choices(path)
+    choices.add([choice("b")])
+    assert choices.get("b") == "triton" and list(tmp_path.iterdir()) == [path]
+    assert Choices(path).get("a") == "triton" and Choices(path).get("b") is None
+
+
+def test_nothing_new_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "choices.json"
+    choices = Choices(path)
+    choices.add([])
+    assert not path.exists()
+    choices.add([choice("a")])
+    path.unlink()
+    choices.add([choice("a")])
+    assert not path.exists()
+
+
+def test_another_machine_has_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = machine_key(GPU)
+    assert key == machine_key(GPU) and len(key) == 24
+    others = [
+        Target(torch.device("cuda", 0), "another", (9, 0), sm_count=10),
+        Target(torch.device("cuda", 0), "fake", (8, 9), sm_count=10),
+        Target(torch.device("cuda", 0), "fake", (9, 0), sm_count=20),
+    ]
+    assert len({key, *map(machine_key, others)}) == 4
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    assert machine_key(GPU) != key
+    Choices.of(GPU, tmp_path).add([choice("a")])
+    monkeypatch.undo()
+    assert Choices.of(GPU, tmp_path).get("a") is None
+
+
+def test_the_key_changes_with_the_source_of_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = machine_key(GPU)
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"# changed" * (self.name == "triton_kernels.py"))
+    assert machine_key(GPU) != before
+
+
+def test_the_cache_is_the_users_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_folder() is None or "fast_compile" in str(cache_folder())
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    assert cache_folder() is None
+    choices = Choices.of(GPU)
+    choices.add([choice("a")])
+    assert choices.get("a") == "triton"

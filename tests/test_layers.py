@@ -1,0 +1,161 @@
+"""Layers point one way: who imports whom is read from the sources, and importing the core is shown to do nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "sfast_core"
+SOURCES = sorted(CORE.rglob("*.py"))
+HOSTS = {
+    "comfy",
+    "comfy_api",
+    "comfy_execution",
+    "comfy_aimdo",
+    "diffusers",
+    "transformers",
+    "peft",
+    "accelerate",
+    "modules",
+    "folder_paths",
+    "server",
+}
+KERNEL_LIBRARIES = {"triton", "cudnn", "xformers", "flash_attn"}
+
+
+def imports(path: Path, lazy: bool = True) -> Iterator[tuple[str, str | None]]:
+    """``(module, name)`` of each import in a file, relative ones made absolute; without ``lazy`` those at the top level alone."""
+    tree = ast.parse(path.read_text("utf-8"))
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    nodes = ast.walk(tree) if lazy else iter(tree.body)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def known_of_ours(path: Path) -> set[tuple[str, str]]:
+    """The layer and the module of each import of ours, less the file's own layer: ``("ops", "ops.spec.Op")``."""
+    own = layer(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    found = set()
+    for module, name in imports(path):
+        if module == "sfast_core" and name:  # from .. import x
+            module, name = f"sfast_core.{name}", None
+        if module.startswith("sfast_core.") and layer(module) != own:
+            found.add((layer(module), module.removeprefix("sfast_core.") + (f".{name}" if name else "")))
+    return found
+
+
+def layer(module: str) -> str:
+    """The folder below ``sfast_core``, or the file's name."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+#: What each layer may know. Everything that exists has to be listed.
+ALLOWED: dict[str, set[str]] = {
+    "config": set(),
+    "report": set(),
+    "target": set(),
+    "choices": {"target"},
+    "native": set(),
+    "ops": {"target", "native"},
+    "capture": set(),
+    "rewrite": {"capture", "ops", "target"},
+    "runtime": {"capture", "choices"},
+    "lowering": {"capture", "choices", "config", "ops", "report", "rewrite", "runtime", "target"},
+    "proof": {"capture"},
+    "engine": {"capture", "config", "lowering", "proof", "report", "runtime"},
+    "compiled": {"config", "engine", "report"},
+    "__init__": {"compiled", "config", "hosts", "report"},
+    "hosts": {"capture", "compiled", "config", "engine", "report", "runtime"},
+}
+
+
+OPS = [folder.name for folder in (CORE / "ops").iterdir() if (folder / "reference.py").exists()]
+
+
+def test_a_layer_knows_only_those_below_it() -> None:
+    wrong = []
+    for path in SOURCES:
+        own = layer(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        wrong += [f"{path.relative_to(CORE)} imports {module}" for other, module in known_of_ours(path) if other not in ALLOWED[own]]
+    assert wrong == []
+
+
+def test_a_rewrite_knows_of_an_op_its_meaning_and_what_an_op_is() -> None:
+    """The meaning is the function that has the op's name."""
+    allowed = {*(f"ops.{name}.{name}" for name in OPS), "ops.spec.Op", "ops.spec.Impl"}
+    known = {module for path in SOURCES if path.parent.name == "rewrite" for other, module in known_of_ours(path) if other == "ops"}
+    assert "ops.attention.attention" in known and known <= allowed
+
+
+def test_only_a_host_knows_its_host_and_only_when_it_is_used() -> None:
+    wrong = []
+    for path in SOURCES:
+        part = path.relative_to(CORE).parts[0]
+        at_import = {module.split(".")[0] for module, _ in imports(path, lazy=False)}
+        refused = HOSTS & at_import
+        if part != "hosts":
+            refused |= HOSTS & {module.split(".")[0] for module, _ in imports(path)}
+        if part != "ops":  # a kernel's own files are imported when an op asks for them
+            refused |= KERNEL_LIBRARIES & at_import
+        wrong += [f"{path.relative_to(CORE)} imports {name}" for name in sorted(refused)]
+    assert wrong == []
+
+
+def test_ours_are_imported_relatively() -> None:
+    """The package is loaded under different names."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            assert not any(name.split(".")[0] == "sfast_core" for name in names), path
+
+
+IMPORT = """
+import sys, threading
+import torch
+before, threads = set(sys.modules), threading.active_count()
+import sfast_core
+sfast_core.CompileConfig(), sfast_core.compile, sfast_core.uninstall, sfast_core.Report
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+print(sorted(new & set(%r)), threading.active_count() - threads, torch.cuda.is_initialized())
+print("torch._dynamo" in sys.modules)
+"""
+
+FIRST_CALL = """
+import sys
+import torch
+from sfast_core import CompileConfig, compile
+from tests.models import UNet
+with torch.no_grad():
+    handle = compile(UNet(), CompileConfig(allow_cpu=True))
+    handle(*UNet.inputs()), handle(*UNet.inputs())
+assert handle.engine.report.calls == {"traced": 1, "fused": 1}, handle.report().text()
+print([name for name in ("torch._dynamo", "triton", "diffusers", "comfy") if name in sys.modules])
+"""
+
+
+def run(code: str) -> list[str]:
+    """The lines that a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_importing_the_core_does_nothing() -> None:
+    libraries = sorted(HOSTS | KERNEL_LIBRARIES | {"platformdirs", "numpy", "safetensors"})
+    assert run(IMPORT % libraries) == ["[] 0 False", "False"]
+
+
+def test_a_first_call_imports_no_compiler() -> None:
+    """``torch._dynamo`` takes longer to import than a UNet to trace, and keeps the callers' frames alive until the collector runs."""
+    assert run(FIRST_CALL) == ["[]"]
