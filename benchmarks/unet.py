@@ -94,14 +94,14 @@ def _round(provider: _Provider) -> float:
 
 
 @torch.no_grad()
-def measure(model: FullSize, names: list[str], profile: Path | None) -> list[Row]:
+def measure(model: FullSize, names: list[str], profile: Path | None, count_memory: bool = True) -> list[Row]:
     """Every provider on one model. Each has a copy of the weights of its own."""
     original = build_unet(model.config, torch.device("cuda"), torch.float16)
     exact = _in_float32(original, model)
     providers = []
     for name in names:
         print(f"{model.name}: {name} ...", flush=True)
-        memory = in_own_process(model.name, name) if name in ALONE else {}
+        memory = in_own_process(model.name, name) if count_memory and name in ALONE else {}
         provider = _make(name, model, copy.deepcopy(original))
         provider.row.peak_bytes = memory.get("peak_bytes", 0)
         provider.row.steady_peak_bytes = memory.get("steady_peak_bytes", 0)
@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--providers", default=",".join(PROVIDERS), help="which providers, in order")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for unet.csv and the profiles")
     parser.add_argument("--profile", action="store_true", help="also write the kernels of our replay, by time")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the memory, which takes a process per model and provider")
     parser.add_argument("--verbose", action="store_true", help="log what is compiled and measured")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -180,7 +181,7 @@ def main() -> None:
     rows: list[Row] = []
     for model in MODELS:
         if any(model.name.startswith(name) for name in args.models.split(",")):
-            rows += measure(model, args.providers.split(","), args.out if args.profile else None)
+            rows += measure(model, args.providers.split(","), args.out if args.profile else None, not args.no_memory)
             torch.cuda.empty_cache()
     machine = facts()
     with open(args.out / "unet.csv", "w", newline="", encoding="utf-8") as file:

@@ -229,6 +229,12 @@ def test_a_fault_is_found() -> None:
     assert demo.find_faults(comparison(eager=eager, fast=eager * np.nan), Report())
 
 
+def test_a_missing_model_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(demo, "MODEL_FOLDER", tmp_path)
+    assert demo.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
+    assert f"WRONG: there is no model in {tmp_path}" in capsys.readouterr().out
+
+
 def test_the_full_size_unets_have_their_published_sizes() -> None:
     pytest.importorskip("diffusers")
     counts = [

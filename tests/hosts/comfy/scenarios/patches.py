@@ -11,9 +11,19 @@ from driver import assert_close, assert_differs, assert_eager, assert_fused, cal
 WRAPPERS = comfy.patcher_extension.WrappersMP
 
 
+_SHARED: dict[str, Any] = {}
+
+
+def _models() -> tuple[Any, Any]:
+    """A model for the node and its twin without it, the same for all patches: each must leave nothing behind."""
+    if not _SHARED:
+        _SHARED.update(model=load("sd15"), twin=load("sd15"))
+    return _SHARED["model"], _SHARED["twin"]
+
+
 def _patched_alike(patch: Any, word: str, fused: bool = False, acts: bool = True, **options: Any) -> None:
     """``patch`` before and behind the node gives what it gives on a plain model: eager with a reason that holds ``word``, or fused."""
-    model, twin = load("sd15"), load("sd15")
+    model, twin = _models()
     torch.manual_seed(3)
     expected = sample(patch(twin), **options)
     if acts:
@@ -74,7 +84,7 @@ def scenario_hyper_tile_which_draws_random_numbers() -> None:
 
 def scenario_perturbed_attention_guidance() -> None:
     """It calls the model once more per step, with patches: that call runs eager, the others fused."""
-    model, twin = load("sd15"), load("sd15")
+    model, twin = _models()
     guide = node("nodes_pag", "PerturbedAttentionGuidance")
     expected = sample(guide(twin, 3.0))
     assert_differs(expected, sample(twin))
@@ -182,7 +192,7 @@ def scenario_weights_that_are_computed_at_each_call() -> None:
         model.add_weight_wrapper("diffusion_model.middle_block.1.proj_in.weight", lambda weight: weight * 1.7)
         return model
 
-    if hasattr(load("sd3"), "add_weight_wrapper"):
+    if hasattr(_models()[0], "add_weight_wrapper"):
         _patched_alike(patch, "compute their weights")
 
 
