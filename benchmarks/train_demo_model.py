@@ -197,18 +197,21 @@ def train(arguments: argparse.Namespace) -> tuple[Any, dict[str, list[float]]]:
 
     demo_architecture.write_tokenizer(arguments.out / "tokenizer", demo_data.captions())
     tokenizer = CLIPTokenizer.from_pretrained(arguments.out / "tokenizer")
-    models = {
-        "vae": demo_architecture.build_vae().to(device),
-        "unet": demo_architecture.build_unet().to(device),
-        "text_encoder": demo_architecture.build_text_encoder(tokenizer).to(device),
-        "tokenizer": tokenizer,
-        "scheduler": demo_architecture.build_scheduler(),
-    }
+    models = {"tokenizer": tokenizer, "scheduler": demo_architecture.build_scheduler()}
     seconds = arguments.minutes * 60
     vae_progress = Progress("VAE ", seconds * VAE_SHARE, arguments.vae_steps)
-    vae_setting = Setting(device, max(1, batch // 2), arguments.vae_rate, generator)  # full-size pictures need more memory and time
-    train_vae(models["vae"], vae_setting, vae_progress)
-    progress = Progress("UNet", seconds * (1 - VAE_SHARE), arguments.steps)
+    if arguments.resume:
+        earlier = StableDiffusionPipeline.from_pretrained(arguments.resume, torch_dtype=torch.float32, safety_checker=None).to(device)
+        models |= {"vae": earlier.vae.requires_grad_(False), "unet": earlier.unet, "text_encoder": earlier.text_encoder}
+    else:
+        models |= {
+            "vae": demo_architecture.build_vae().to(device),
+            "unet": demo_architecture.build_unet().to(device),
+            "text_encoder": demo_architecture.build_text_encoder(tokenizer).to(device),
+        }
+        vae_setting = Setting(device, max(1, batch // 2), arguments.vae_rate, generator)  # full-size pictures need more memory and time
+        train_vae(models["vae"], vae_setting, vae_progress)
+    progress = Progress("UNet", seconds * (1.0 if arguments.resume else 1 - VAE_SHARE), arguments.steps)
     train_unet(models, setting, progress)
     pipeline = StableDiffusionPipeline(**models, safety_checker=None, feature_extractor=None, requires_safety_checker=False)
     return pipeline, {"vae": vae_progress.losses, "unet": progress.losses}
@@ -221,6 +224,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--archive", type=Path, help="also write the pipeline as one tar file")
     parser.add_argument("--samples", type=Path, help="the picture of samples (default: OUT_samples.png)")
     parser.add_argument("--minutes", type=float, default=4.0, help="time to train for")
+    parser.add_argument("--resume", type=Path, help="go on with the UNet and the text encoder of a pipeline that was trained before")
     parser.add_argument("--vae-steps", type=int, help="train the VAE for so many steps, whatever time that takes")
     parser.add_argument("--steps", type=int, help="train the UNet for so many steps, whatever time that takes")
     parser.add_argument("--sample-steps", type=int, default=20)

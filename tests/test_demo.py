@@ -154,7 +154,7 @@ def test_the_shipped_model_draws_what_it_is_told() -> None:
         ("red", "circle", "blue"),
         ("white", "square", "black"),
         ("green", "heart", "pink"),
-        ("yellow", "ring", "purple"),
+        ("yellow", "triangle", "purple"),
         ("black", "cross", "orange"),
     ]
     prompts = [
@@ -165,11 +165,7 @@ def test_the_shipped_model_draws_what_it_is_told() -> None:
     with torch.inference_mode():
         pictures = demo.make_pictures(pipeline, prompts, 16, "test")
     for (colour, shape, ground), picture in zip(told, pictures, strict=True):
-        assert centre_and_ground(picture) == (ground if shape == "ring" else colour, ground), f"{colour} {shape} on {ground}"
-    ring = pictures[3]
-    radius = np.hypot(*(np.mgrid[0:64, 0:64] - 31.5)) / 32.0
-    band = ring[(radius > 0.5) & (radius < 0.6)].mean(axis=0)  # a large ring spans about 0.36 to 0.74 of half the picture
-    assert nearest_colour(band) == "yellow"
+        assert centre_and_ground(picture) == (colour, ground), f"{colour} {shape} on {ground}"
 
 
 # -- the picture and the command -------------------------------------------------------------------------------------------
