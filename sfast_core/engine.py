@@ -70,6 +70,7 @@ class Engine:
         self._graphs: DeviceGraphs | None = None
         self._on = torch.device("cpu")
         self._backoff = Backoff()
+        self._uncaptured = Backoff()  # by variant: memory ran out at its capture
         self._said: set[str] = set()
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -152,6 +153,7 @@ class Engine:
         self._variants.clear()
         self.report.signatures.clear()
         self._backoff.clear()
+        self._uncaptured.clear()
         self._guard = None
 
     def release_graphs(self) -> None:
@@ -283,6 +285,7 @@ class Engine:
             and self._graphs is not None
             and variant.program.capturable is None
             and not variant.capture_failed
+            and self._uncaptured.reason(variant) is None
             and variant.report.calls >= self.config.capture_after
         )
 
@@ -307,8 +310,10 @@ class Engine:
         try:
             run = lambda static: program(static, weights)  # noqa: E731
             variant.captured = self._graphs.capture(inputs, run, self.config.graph_budget_bytes, owner=self)
-        except torch.cuda.OutOfMemoryError:
-            raise
+        except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
+            self._uncaptured.failed(variant, variant.report.inputs)
+            self._say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
+            return
         except Exception as error:
             variant.capture_failed = True
             variant.report.not_captured_because = f"capturing failed: {error}"

@@ -67,7 +67,7 @@ def lower(
         sources=tuple(node.meta["source"] for node in weights),
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=layouts,
-        capturable=_why_not_capturable(graph, device),
+        capturable="there is no CUDA device" if backend is None else _why_not_capturable(graph, device),
     )
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
     return program
@@ -85,8 +85,6 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return "there is no CUDA device"
     for node in graph.nodes:
         elsewhere = node.meta.get("device")
         if elsewhere is not None and elsewhere != device and node.op != "placeholder":

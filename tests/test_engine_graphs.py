@@ -25,7 +25,6 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
     """The CPU as a device that captures. Nothing is measured or kept on disk."""
     found = DeviceGraphs(FakeBackend())
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
-    monkeypatch.setattr("sfast_core.lowering._why_not_capturable", lambda *_: None)
     monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
     with torch.no_grad():
         yield found
@@ -150,17 +149,22 @@ def test_a_capture_that_fails_is_not_tried_again(graphs: DeviceGraphs, caplog: p
     assert sum("capturing failed" in record.message for record in caplog.records) == 1
 
 
-def test_out_of_memory_at_a_capture_runs_eager_and_the_next_call_works(graphs: DeviceGraphs) -> None:
+def test_out_of_memory_at_a_capture_runs_fused_and_is_tried_again_ever_later(graphs: DeviceGraphs) -> None:
     first, second = compiled(), compiled()
     for _ in range(2):
         check(first)
     check(second)
     graphs.backend.failures = [torch.cuda.OutOfMemoryError("full")] * 2
     check(second)
-    assert graphs.bytes == 0 and second.engine.report.reasons == {"out of memory": 1}
-    for handle in (first, second):
-        check(handle)
-        assert calls(handle)["replayed"] == (2 if handle is first else 1)
+    assert graphs.bytes == 0 and calls(second) == {"traced": 1, "fused": 1}  # the other graphs went first, and still it was too little
+    check(first)
+    assert calls(first)["replayed"] == 2
+    graphs.backend.failures = [torch.cuda.OutOfMemoryError("full")] * 2
+    for fused in (2, 3, 4):  # fails once more at the first of these calls, then two calls don't even try
+        check(second)
+        assert calls(second)["fused"] == fused and not graphs.backend.failures
+    check(second)
+    assert calls(second)["replayed"] == 1
 
 
 def test_without_graphs_nothing_is_captured(graphs: DeviceGraphs) -> None:

@@ -42,17 +42,17 @@ _LOCK = threading.Lock()
 def _state(base_model: Any, config: CompileConfig) -> ModelState | None:
     """The state of this model under this config; None for a model that can't have one."""
     with _LOCK:
-        state = _STATES.get(base_model)
-        if state is not None and state.config == config:
-            return state
+        before = _STATES.get(base_model)
+        if before is not None and before.config == config:
+            return before
         try:
-            if state is not None:
-                state.close()
             state = _STATES[base_model] = ModelState(base_model, config)
         except Exception as error:
             log.warning("Fast Compile: a %s runs as it was: %s: %s", type(base_model).__name__, type(error).__name__, error)
             return None
-        return state
+    if before is not None:  # not under the lock: it waits for a call that may be running
+        before.close()
+    return state
 
 
 def states() -> list[ModelState]:

@@ -97,9 +97,9 @@ def keep_listed(graphs: DeviceGraphs | None, device: torch.device) -> None:
         graphs: a device's graphs; None where there are none.
         device: the device that they are on.
     """
-    if graphs is None or not graphs.bytes:
-        return
     try:
+        if graphs is None or not graphs.bytes:
+            return
         import comfy.model_management
 
         loaded = comfy.model_management.current_loaded_models

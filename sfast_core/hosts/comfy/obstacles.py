@@ -45,8 +45,10 @@ class Obstacles:
         return self._computed
 
 
-def compiled_by_torch(model: Any, options: Mapping[str, Any]) -> str | None:
-    """Why a model that torch.compile has taken over is left to it, or None."""
+def why_left_alone(model: Any, options: Mapping[str, Any]) -> str | None:
+    """Why nothing of ours may be put under a call at all, or None: its model is no module, or torch.compile's."""
+    if not isinstance(model, torch.nn.Module):
+        return f"its diffusion model is a {type(model).__name__}, not a PyTorch module"
     wrappers = (options.get("wrappers") or {}).get("apply_model") or {}
     if hasattr(model, "_orig_mod") or "torch.compile" in wrappers:
         return "torch.compile is applied to it too: use one of the two"

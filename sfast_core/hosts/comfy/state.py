@@ -19,7 +19,7 @@ from ...engine import Engine, Forward
 from .dynamic import DynamicStore
 from .leaves import casting_leaves
 from .memory import keep_listed
-from .obstacles import Obstacles, compiled_by_torch
+from .obstacles import Obstacles, why_left_alone
 from .options import options_of, steering
 
 log = logging.getLogger("fast_compile")
@@ -73,9 +73,12 @@ class ModelState:
         """For this call, let ``model`` compute its forward by the engine: for this thread, and for calls within this one too."""
         thread = threading.get_ident()
         with self._lock:
-            if self._installed is None:
-                self._install(model)
             self._inside[thread] += 1
+            if self._installed is None:
+                try:
+                    self._install(model)
+                except Exception:  # then it runs as it was
+                    log.warning("Fast Compile: %s can't be hooked", self.engine.report.name, exc_info=True)
         try:
             yield
         finally:
@@ -115,7 +118,7 @@ class ModelState:
 
     def why_not_installed(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """Why nothing of ours may be put under this call at all, or None."""
-        return compiled_by_torch(model, options_of(args, kwargs))
+        return why_left_alone(model, options_of(args, kwargs))
 
     # -- the call --------------------------------------------------------------------------------------------------------
 

@@ -98,6 +98,8 @@ def launch(
 def launch_cut(plan: Cut, blocks: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, out: torch.Tensor) -> None:
     """Compute into ``out`` [B, L, H, D], which is not empty, with ``blocks`` blocks of queries per program."""
     batch, heads, queries, depth = q.shape
+    if any(stride % 8 for tensor in (q, k, v) for stride in tensor.stride()[:3]):  # why_not saw other strides
+        raise ValueError(f"attention.triton_cross: rows must be 16-byte aligned, got strides {q.stride()}, {k.stride()}, {v.stride()}")
     chunk = plan.block_l * blocks
     with torch.cuda.device_of(q):
         launcher(cross_attention_kernel, (-(-queries // chunk), batch * heads))(

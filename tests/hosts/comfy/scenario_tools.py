@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 import comfy.sd
 import tiny
 import torch
-from driver import prompt
+from driver import PACK, prompt
+
+MB = 2**20
+GRAPHS = importlib.import_module(".sfast_core.runtime.graphs", PACK.__name__)
 
 
 def lora(model: Any, family: str, strength: float = 1.0, seed: int = 5) -> Any:
@@ -32,3 +37,43 @@ def apply_model(model: Any, seed: int, batch: int = 2) -> torch.Tensor:
     options = {"wrappers": model.wrappers, "cond_or_uncond": [0], "sigmas": torch.full((1,), 0.5)}
     noise = tiny.noise((max(batch, 1), *shape[1:]), seed)[:batch]
     return model.model.apply_model(noise, torch.full((batch,), 0.5), transformer_options=options, **conditions)
+
+
+class _Replay:
+    """Computes again what was captured, from the same inputs and weights, as a graph does."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.replay = run
+
+    def release(self) -> None:
+        """Forget the inputs and weights."""
+        del self.replay
+
+
+class _Backend:
+    """A backend without a GPU. Each capture takes 100 MB of 1 GB."""
+
+    def __init__(self) -> None:
+        self.free = 1000 * MB
+
+    def capture(self, run: Callable[[], None], alone: bool = False) -> _Replay:
+        run()
+        self.free -= 100 * MB
+        return _Replay(run)
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def enter(self, *_: Any) -> None:
+        """There are no streams."""
+
+    leave = synchronise = trim = enter
+
+
+def fake_graphs(count: int = 0) -> Any:
+    """A device's graphs, ``count`` of them already there, 100 MB each."""
+    graphs = GRAPHS.DeviceGraphs(_Backend())
+    for _ in range(count):
+        graphs.capture([torch.zeros(4)], lambda inputs: [], 10**12)
+    assert graphs.bytes >= count * 100 * MB
+    return graphs

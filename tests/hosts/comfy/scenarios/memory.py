@@ -9,48 +9,10 @@ from typing import Any
 import comfy.model_management as management
 import torch
 from driver import PACK, fast_compile, load, sample
+from scenario_tools import MB, fake_graphs
 
 MEMORY = importlib.import_module(".sfast_core.hosts.comfy.memory", PACK.__name__)
-GRAPHS = importlib.import_module(".sfast_core.runtime.graphs", PACK.__name__)
-CPU, MB = torch.device("cpu"), 2**20
-
-
-class _Replay:
-    outputs = ()
-
-    def replay(self) -> None:
-        """Nothing to compute."""
-
-    def release(self) -> None:
-        """Nothing to give back."""
-
-
-class _Backend:
-    """Each capture takes 100 MB of 1 GB."""
-
-    def __init__(self) -> None:
-        self.free = 1000 * MB
-
-    def capture(self, run: Any, *args: Any, **kwargs: Any) -> Any:
-        run()
-        self.free -= 100 * MB
-        return _Replay()
-
-    def free_bytes(self) -> int:
-        return self.free
-
-    def enter(self, *args: Any) -> None:
-        """One thread."""
-
-    leave = synchronise = trim = enter
-
-
-def _graphs(count: int) -> Any:
-    graphs = GRAPHS.DeviceGraphs(_Backend())
-    for _ in range(count):
-        graphs.capture([torch.zeros(4)], lambda inputs: [], 10**12)
-    assert graphs.bytes >= count * 100 * MB
-    return graphs
+CPU = torch.device("cpu")
 
 
 def _entries() -> list[Any]:
@@ -59,7 +21,7 @@ def _entries() -> list[Any]:
 
 def _listed(count: int = 3) -> Any:
     assert not _entries()
-    graphs = _graphs(count)
+    graphs = fake_graphs(count)
     MEMORY.keep_listed(graphs, CPU)
     MEMORY.keep_listed(graphs, CPU)
     assert len(_entries()) == 1
@@ -68,7 +30,7 @@ def _listed(count: int = 3) -> Any:
 
 def scenario_listed_once_and_only_with_bytes() -> None:
     MEMORY.keep_listed(None, CPU)
-    MEMORY.keep_listed(_graphs(0), CPU)
+    MEMORY.keep_listed(fake_graphs(0), CPU)
     assert not _entries()
     graphs = _listed()
     (entry,) = _entries()
@@ -160,7 +122,7 @@ def scenario_nothing_raises_into_the_host() -> None:
     keep = management.LoadedModel
     management.LoadedModel = broken
     try:
-        MEMORY.keep_listed(_graphs(1), CPU)
+        MEMORY.keep_listed(fake_graphs(1), CPU)
     finally:
         management.LoadedModel = keep
     assert not [entry for entry in _entries() if entry.model.loaded_size() > 5]

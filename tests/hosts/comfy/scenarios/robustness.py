@@ -258,6 +258,38 @@ def scenario_a_model_that_is_none_of_ours() -> None:
             raise AssertionError(f"apply took a {type(wrong).__name__}")
 
 
+def scenario_a_diffusion_model_that_is_no_module() -> None:
+    """As other accelerators put one in its place."""
+
+    class Engine:
+        dtype = torch.float32
+
+        def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return x * 0.5
+
+    model = load("sd3")
+    del model.model.diffusion_model
+    model.model.diffusion_model = Engine()
+    expected = sample(model)
+    fast = fast_compile.apply(model)
+    assert torch.equal(sample(fast), expected)
+    assert_eager(model, "Engine")
+
+
+def scenario_a_model_that_cannot_be_hooked() -> None:
+    model = load("sd3")
+    expected, fast = sample(model), fast_compile.apply(model)
+
+    def broken(*args: Any) -> None:
+        raise RuntimeError("a bug")
+
+    with patch.object(STATE.ModelState, "_install", broken):
+        assert torch.equal(sample(fast), expected)
+    sample(fast)
+    assert_close(sample(fast), expected)
+    assert_fused(model)
+
+
 def scenario_without_the_switch_a_cpu_model_runs_as_it_was() -> None:
     model = load("sd3")
     expected, fast = sample(model), fast_compile.apply(model)
