@@ -1,8 +1,6 @@
 """Linear layers that read the same input become one matrix product, and their weights one tensor.
 
-Three passes use it, told apart by what the layers read: queries, keys and values (and any other projections) of one token sequence; the
-keys and values of every cross-attention, which all read the prompt (SDXL: 140 products of 154 rows become one, about 1 ms a step becomes
-0.25 ms); the projections of the timestep embedding.
+``pack_context``, ``pack_embedding`` and ``pack_qkv`` use it, told apart by what the layers read.
 """
 
 from __future__ import annotations
@@ -20,26 +18,13 @@ from .graph import calls, insert, insert_as, is_free_weight, is_input, new_weigh
 MayPack = Callable[[Sequence[WeightRef]], bool]
 
 
-def pack_context(graph: Graph, may_pack: MayPack) -> int:
-    """All projections of an input of the call: the prompt's keys and values."""
-    return _pack(graph, may_pack, lambda x: value(x).dim() == 3 and _from_input(x))
-
-
-def pack_embedding(graph: Graph, may_pack: MayPack) -> int:
-    """All projections of a vector per sample: the timestep embedding."""
-    return _pack(graph, may_pack, lambda x: value(x).dim() == 2)
-
-
-def pack_qkv(graph: Graph, may_pack: MayPack) -> int:
-    """Queries, keys and values of self-attention, and whatever else reads one token sequence."""
-    return _pack(graph, may_pack, lambda x: value(x).dim() >= 3 and not _from_input(x))
-
-
-def _from_input(x: Node) -> bool:
+def from_input(x: Node) -> bool:
+    """Whether ``x`` is an input of the call, perhaps in another dtype."""
     return is_input(x) or (calls(x, cast_like) and is_input(x.args[0]))
 
 
-def _pack(graph: Graph, may_pack: MayPack, wanted: Callable[[Node], bool]) -> int:
+def pack(graph: Graph, may_pack: MayPack, wanted: Callable[[Node], bool]) -> int:
+    """Join the linear layers that read the same node, where ``wanted`` says so of that node. Returns how many were joined."""
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in graph.nodes:
         if calls(node, F.linear) and _packable(node) and wanted(node.args[0]):

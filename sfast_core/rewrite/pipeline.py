@@ -11,13 +11,18 @@ from torch.fx import Graph
 from ..capture.weights import WeightRef
 from .canonicalise import canonicalise
 from .channels_last import convolutions_channels_last, images_channels_last
-from .fuse_attention import fuse_attention, recover_attention
-from .fuse_conv import convolution_as_linear, fuse_conv_act
-from .fuse_feed_forward import fuse_geglu, fuse_linear_act
+from .convolution_as_linear import convolution_as_linear
+from .fuse_attention import fuse_attention
+from .fuse_conv import fuse_conv_act
+from .fuse_geglu import fuse_geglu
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
+from .fuse_linear_act import fuse_linear_act
 from .graph import drop_unused, drop_unused_weights
-from .pack_linears import pack_context, pack_embedding, pack_qkv
+from .pack_context import pack_context
+from .pack_embedding import pack_embedding
+from .pack_qkv import pack_qkv
+from .recover_attention import recover_attention
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
 
 Pass = Callable[[Graph], int]

@@ -1,0 +1,30 @@
+"""A 1x1 convolution is a matrix product: with channels innermost its input and output are token sequences already."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph
+
+from .graph import calls, insert, insert_as, replace, shape, value
+
+
+def convolution_as_linear(graph: Graph) -> int:
+    """A 1x1 convolution of stride 1 is a matrix product over channels: in NHWC its input and output are views of the same memory."""
+    changed = 0
+    for node in list(graph.nodes):
+        if not calls(node, F.conv2d):
+            continue
+        x, weight, bias, stride, padding, _, groups = node.args
+        pairs = (
+            stride if isinstance(stride, (tuple, list)) else (stride, stride),
+            padding if isinstance(padding, (tuple, list)) else (padding, padding),
+        )
+        if shape(weight)[2:] != (1, 1) or groups != 1 or tuple(pairs[0]) != (1, 1) or tuple(pairs[1]) != (0, 0) or value(x).dim() != 4:
+            continue
+        matrix = insert(node, torch.reshape, weight, shape(weight)[:2])
+        tokens = insert(node, torch.permute, x, (0, 2, 3, 1))
+        product = insert_as(node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, bias)
+        replace(node, insert(node, torch.permute, product, (0, 3, 1, 2)))
+        changed += 1
+    return changed
