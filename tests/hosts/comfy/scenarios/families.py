@@ -37,11 +37,11 @@ def scenario_sd15() -> None:
 
 
 def scenario_sdxl() -> None:
-    _same(load("sdxl"), steps=2)
+    _same(load("sdxl"), size=(32, 32))
 
 
 def scenario_vega() -> None:
-    _same(load("vega"))
+    _same(load("vega"), size=(32, 48))
 
 
 def scenario_sd3() -> None:
@@ -49,7 +49,7 @@ def scenario_sd3() -> None:
 
 
 def scenario_flux() -> None:
-    _same(load("flux", torch.bfloat16), cfg=1.0)
+    _same(load("flux", torch.bfloat16), size=(32, 32), cfg=1.0, tokens=(16, 16))
 
 
 def scenario_a_sampler_with_two_calls_a_step() -> None:
