@@ -200,7 +200,7 @@ def conv_shapes() -> Iterable[Shape]:
 
 
 def _plan(cudnn_impl: Any, rank: int) -> Launch:
-    return lambda x, w, b, s, p, d, g, r, act: cudnn_impl.launch_plan(rank, x, w, b, s, p, d, act)
+    return lambda x, w, b, s, p, d, g, r, act: cudnn_impl.launch_plan(rank, x, w, b, s, p, d, g, r, act)
 
 
 def attention_shapes() -> Iterable[Shape]:

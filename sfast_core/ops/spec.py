@@ -20,11 +20,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Impl:
-    """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``."""
+    """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``.
+
+    A module may hold several impls that differ in their ``launch`` alone; ``function`` names it.
+    """
 
     name: str
     module: str
     package: str
+    function: str = "launch"
 
     def load(self) -> ModuleType:
         """Import the impl's module.
@@ -46,7 +50,7 @@ class Impl:
     @property
     def launch(self) -> Callable[..., Any]:
         """The function that computes the op."""
-        launch: Callable[..., Any] = self.load().launch
+        launch: Callable[..., Any] = getattr(self.load(), self.function)
         return launch
 
 

@@ -21,8 +21,8 @@ OP = Op(
     impls=(
         Impl("torch_epilogue", ".torch_epilogue_impl", __package__),
         Impl("cudnn", ".cudnn_impl", __package__),
-        Impl("cudnn_2", ".cudnn_2_impl", __package__),
-        Impl("cudnn_3", ".cudnn_3_impl", __package__),
+        Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second"),
+        Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third"),
     ),
     measured=True,
     family=_family,
