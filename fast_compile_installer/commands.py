@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 
@@ -42,16 +40,10 @@ def test(environment: Environment, arguments: Sequence[str]) -> int:
     """Run ruff, mypy and the tests, each even where one before it failed. pytest has the last word on the screen."""
     codes = []
     environment.variables.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that wait for one another take longer
-    for step in (["ruff", "check", "."], ["mypy"], ["pytest", *_side_by_side(arguments), *arguments]):
+    for step in (["ruff", "check", "."], ["mypy"], ["pytest", *arguments]):
         say(" ".join(step))
         codes.append(_run(environment, ["-m", *step], in_repository=True))
     return next((code for code in codes if code != 0), 0)
-
-
-def _side_by_side(arguments: Sequence[str]) -> list[str]:
-    """Tests on two cores at once, a file at a time; one by one on a machine with a GPU, which they would share, and where the caller says."""
-    alone = (os.cpu_count() or 1) < 2 or shutil.which("nvidia-smi") is not None
-    return [] if alone or any(argument.startswith("-n") for argument in arguments) else ["-n", "2", "--dist", "loadfile"]
 
 
 def _run(environment: Environment, arguments: Sequence[str], in_repository: bool = False) -> int:
