@@ -149,6 +149,7 @@ def scenario_threads_on_one_model() -> None:
     fast = fast_compile.apply(model)
     sample(fast)
     expected = {seed: apply_model(model, seed) for seed in range(6)}
+    before = calls(model)
     failures: list[str] = []
 
     def run(patcher: Any, seeds: range) -> None:
@@ -166,7 +167,9 @@ def scenario_threads_on_one_model() -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures
-    assert calls(model)["fused"] and "forward" not in model.model.diffusion_model.__dict__
+    since = calls(model) - before
+    assert since["fused"] + since["traced"] == 18 == since.total(), f"{dict(since)}: of 2 x 9 calls through the node"
+    assert "forward" not in model.model.diffusion_model.__dict__
 
 
 def scenario_two_models_traced_in_two_threads() -> None:
