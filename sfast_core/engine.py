@@ -1,6 +1,7 @@
 """Compiles one module: what happens at each call of it.
 
-The first call of a signature is recorded while it runs, rewritten, and the result of the fused program is compared with the call's own.
+The first call of a signature is recorded while it runs and rewritten; the fused program's result is compared with the call's own and,
+where they agree, returned in its place, so that the same inputs give the same bits from the first call on.
 From then on the program runs, at first kernel by kernel, from ``capture_after`` on as a CUDA graph. Whatever goes wrong on the way, the
 original forward runs instead, and the reason is logged once and counted in the report.
 """
@@ -241,8 +242,9 @@ class Engine:
             variant.outputs = trace.outputs
             report.not_captured_because = variant.program.capturable if self.config.cuda_graphs else "turned off in the settings"
             with self._store.pinned(device):
-                self._prove(variant, signature.tensors, result)
+                fused = self._prove(variant, signature.tensors, result)
             self._backoff.succeeded(signature.key)
+            return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except WeightsElsewhere as error:
             self._forget(signature.key)
             self._backoff.failed(signature.key, str(error))
@@ -252,13 +254,15 @@ class Engine:
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
         return result
 
-    def _prove(self, variant: _Variant, inputs: list[torch.Tensor], result: Any) -> None:
-        """Run the program on the very inputs that were recorded and compare."""
-        assert variant.program is not None
+    def _prove(self, variant: _Variant, inputs: list[torch.Tensor], result: Any) -> Any:
+        """Run the program on the very inputs that were recorded, compare, and build the call's result from it."""
+        assert variant.program is not None and variant.outputs is not None
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         weights = self._store.tensors(variant.program.sources, self._on)
         self.report.adopted_bytes = self._store.adopted_bytes
-        variant.report.distance = distance_to_eager(variant.program(inputs, weights), expected, self.config.tolerance)
+        results = variant.program(inputs, weights)
+        variant.report.distance = distance_to_eager(results, expected, self.config.tolerance)
+        return variant.outputs.build(variant.program.deliver(results))
 
     def _run(self, variant: _Variant, inputs: list[torch.Tensor]) -> Any:
         program = variant.program

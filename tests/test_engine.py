@@ -59,6 +59,13 @@ def test_the_fused_program_gives_what_eager_gives(dtype: torch.dtype, tolerance:
     assert torch.equal(handle(*inputs), handle(*inputs))
 
 
+def test_the_same_inputs_give_the_same_bits_from_the_first_call_on() -> None:
+    handle, inputs = compiled(), UNet.inputs()
+    first = handle(*inputs)
+    assert calls(handle) == {"traced": 1}
+    assert torch.equal(handle(*inputs), first) and torch.equal(handle(*inputs), first)
+
+
 @pytest.mark.parametrize("sdxl", [False, True], ids=["SD1.5", "SDXL"])
 def test_diffusers_unets(sdxl: bool) -> None:
     handle = compiled(diffusers_unet(sdxl))
