@@ -7,20 +7,19 @@ and Markdown. ``--variants`` may name ``compile`` too: ComfyUI's own TorchCompil
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .comfy_variant import fast_compile
-from .machine import facts
+from .machine import facts, write
 
 _SHARED = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320, "use_spatial_transformer": True, "legacy": False}
 _UNETS: dict[str, dict[str, Any]] = {
@@ -174,14 +173,7 @@ def main() -> None:
         for name in args.models.split(","):
             rows += measure(name, args.variants.split(","), args.steps, args.images)
     machine = {"ComfyUI": version, "allocator": torch.cuda.get_allocator_backend(), **facts()}
-    args.out.mkdir(parents=True, exist_ok=True)
-    with open(args.out / "comfy.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*asdict(rows[0]), *machine])
-        writer.writeheader()
-        writer.writerows({**asdict(row), **machine} for row in rows)
-    text = table(rows) + "\n\nMeasured on " + ", ".join(f"{key} {value}" for key, value in machine.items()) + ".\n"
-    (args.out / "comfy.md").write_text(text, "utf-8")
-    print("\n" + text)
+    print("\n" + write(args.out, "comfy", rows, table(rows), machine))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,6 +29,18 @@ def facts() -> dict[str, str]:
     except ImportError:
         found["triton"] = "none"
     return found
+
+
+def write(folder: Path, name: str, rows: list[Any], table: str, machine: dict[str, str]) -> str:
+    """Write a run's rows (dataclasses) as NAME.csv and its table as NAME.md, both with the machine; returns the Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*asdict(rows[0]), *machine])
+        writer.writeheader()
+        writer.writerows({**asdict(row), **machine} for row in rows)
+    text = f"{table}\n\nMeasured on {', '.join(f'{key} {value}' for key, value in machine.items())}.\n"
+    (folder / f"{name}.md").write_text(text, "utf-8")
+    return text
 
 
 def _output(*command: str) -> str:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import logging
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .full_size import MODELS, FullSize, build_unet, inputs_for
-from .machine import facts
+from .machine import facts, write
 from .memory import in_own_process
 
 PROVIDERS = ("eager", "compile", "compile-reduce-overhead", "ours")
@@ -184,13 +183,7 @@ def main() -> None:
             rows += measure(model, args.providers.split(","), args.out if args.profile else None, not args.no_memory)
             torch.cuda.empty_cache()
     machine = facts()
-    with open(args.out / "unet.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*asdict(rows[0]), *machine])
-        writer.writeheader()
-        writer.writerows({**asdict(row), **machine} for row in rows)
-    text = table(rows) + "\n\nMeasured on " + ", ".join(f"{key} {value}" for key, value in machine.items()) + ".\n"
-    (args.out / "unet.md").write_text(text, "utf-8")
-    print("\n" + text)
+    print("\n" + write(args.out, "unet", rows, table(rows), machine))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ def identity(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return x
 
 
+def element(results: Any, index: int) -> Any:
+    """One of a function's several results."""
+    return results[index]
+
+
 def copied(source: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """What ``x.copy_(source)`` leaves in an x of this shape, dtype and device. Nothing of x's own values remains."""
     return source.to(device=device, dtype=dtype).expand(shape).clone()

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .errors import CaptureError
-from .functional import cast_like, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
+from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
 from .values import METADATA, why_not_static
 from .weights import WeightRef, WeightSource, WeightTable
 
@@ -189,7 +189,7 @@ class Recorder(TorchFunctionMode):
             node = self._call(func, name, call, None)
             for index, item in enumerate(result):
                 if item is not None:
-                    self._bind(item, self._value(self.graph.call_function(_getitem, (node, index)), item))
+                    self._bind(item, self._value(self.graph.call_function(element, (node, index)), item))
         elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
             return  # shape, dtype, device, ndim, ...
         elif self._reads(call):
@@ -318,11 +318,6 @@ def _are_tensors(result: Any) -> bool:
 def _ignores_first(node: torch.fx.Node) -> bool:
     """Whether a call uses its first argument for its shape, or as the rest that an assignment leaves: never for a value of its own."""
     return node.target is setitem or (function_name(node.target) == "baddbmm" and node.kwargs.get("beta") == 0)
-
-
-def _getitem(items: Any, index: int) -> Any:
-    """One element of a function's several results."""
-    return items[index]
 
 
 def _metas(value: Any) -> Any:

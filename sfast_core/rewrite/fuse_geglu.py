@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.recorder import _getitem
+from ..capture.functional import element
 from ..ops.linear_geglu import linear_geglu
 from .canonicalise import gelu
-from .graph import calls, drop_unused, insert_as, item, replace, sole_user, value
+from .graph import calls, drop_unused, insert_as, replace, sole_user, value
 
 
 def _element(node: object) -> tuple[Node, int] | None:
     """``(several, i)`` where ``node`` is ``several[i]``."""
-    if isinstance(node, Node) and calls(node, _getitem, item, operator.getitem):
+    if isinstance(node, Node) and calls(node, element, operator.getitem):
         return node.args[0], node.args[1]
     return None
 

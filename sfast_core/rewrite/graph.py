@@ -12,6 +12,8 @@ from typing import Any, TypeGuard
 import torch
 from torch.fx import Graph, Node
 
+from ..capture.functional import element
+
 
 def value(node: Node) -> torch.Tensor:
     """The meta tensor of a node with one result."""
@@ -71,12 +73,7 @@ def insert_as(before: Node, val: Any, function: Callable[..., Any], *args: Any) 
 
 def insert_item(before: Node, node: Node, index: int) -> Node:
     """Put ``node[index]`` before a node: one of several results."""
-    return insert(before, item, node, index)
-
-
-def item(results: Any, index: int) -> Any:
-    """One of a function's several results."""
-    return results[index]
+    return insert(before, element, node, index)
 
 
 def metas(args: Any) -> Any:
