@@ -1,153 +1,70 @@
 """``COMFYUI_PATH=... python -m benchmarks.comfy``: sampling runs of a real ComfyUI, plain and through the node.
 
-Full-size SD1.5 and SDXL with random weights, ComfyUI's own loader, sampler and model management, no server. Prints a table and writes CSV
-and Markdown. ``--variants`` may name ``compile`` too: ComfyUI's own TorchCompileModel node.
+Full-size SD1.5 and SDXL with random weights, ComfyUI's own loader, sampler and model management, no server; each model under both of
+PyTorch's allocators (ComfyUI's default is cudaMallocAsync), in a process of its own. Prints a table and writes CSV and Markdown.
+``--variants`` may name ``compile`` too: ComfyUI's own TorchCompileModel node.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from .comfy_variant import fast_compile
 from .machine import facts, write
 
-_SHARED = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320, "use_spatial_transformer": True, "legacy": False}
-_UNETS: dict[str, dict[str, Any]] = {
-    "SD1.5": {
-        "num_res_blocks": [2] * 4,
-        "channel_mult": [1, 2, 4, 4],
-        "transformer_depth": [1] * 6 + [0] * 2,
-        "transformer_depth_middle": 1,
-        "transformer_depth_output": [1] * 9 + [0] * 3,
-        "use_linear_in_transformer": False,
-        "context_dim": 768,
-        "num_heads": 8,
-    },
-    "SDXL": {
-        "num_res_blocks": [2] * 3,
-        "channel_mult": [1, 2, 4],
-        "transformer_depth": [0, 0, 2, 2, 10, 10],
-        "transformer_depth_middle": 10,
-        "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
-        "use_linear_in_transformer": True,
-        "context_dim": 2048,
-        "num_head_channels": 64,
-        "num_classes": "sequential",
-        "adm_in_channels": 2816,
-    },
-}
-_SIDES = {"SD1.5": 512, "SDXL": 1024}
+MODELS = ("SD1.5", "SDXL")
+VARIANTS = ("eager", "compile", "ours")
+ALLOCATORS = ("native", "cudaMallocAsync")
 
 
 @dataclass
 class Row:
-    """One variant of one model."""
+    """One variant of one model under one allocator."""
 
     model: str
+    allocator: str
     variant: str
+    steps: int
     first_s: float
     sampling_s: float
-    iterations_per_s: float
     peak_bytes: int
     distance: float  #: of the latent to eager's, relative L2
 
 
-def _checkpoint(name: str) -> dict[str, torch.Tensor]:
-    """A state dict that ComfyUI recognises, with weights under which activations stay O(1)."""
-    import comfy.ops
-    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+def measure(model: str, allocator: str, variants: str, steps: int, images: int) -> list[Row]:
+    """Every variant of one model, one after the other, in a new process.
 
-    model = UNetModel(**_SHARED, **_UNETS[name], device="meta", operations=comfy.ops.disable_weight_init)
-    generator = torch.Generator("cuda").manual_seed(0)
-    weights = {}
-    for key, parameter in model.state_dict().items():
-        if parameter.dim() > 1:
-            drawn = torch.randn(parameter.shape, device="cuda", generator=generator) / parameter[0].numel() ** 0.5
-        else:
-            is_scale = key.endswith("weight")
-            drawn = torch.full(parameter.shape, float(is_scale), device="cuda")
-        weights[f"model.diffusion_model.{key}"] = drawn.half().cpu()
-    return weights
-
-
-def _conditioning(name: str, seed: int) -> list[Any]:
-    generator = torch.Generator().manual_seed(seed)
-    context = torch.randn(1, 77, _UNETS[name]["context_dim"], generator=generator)
-    extra = {"pooled_output": torch.randn(1, 1280, generator=generator)} if name == "SDXL" else {}
-    return [[context, extra]]
-
-
-def _compiled_by_torch(model: Any) -> Any:
-    from comfy_extras.nodes_torch_compile import TorchCompileModel
-
-    return (
-        TorchCompileModel.execute(model, "inductor").result[0]
-        if hasattr(TorchCompileModel, "execute")
-        else TorchCompileModel().patch(model, "inductor")[0]
+    Raises:
+        RuntimeError: it failed; the message holds the end of its output.
+    """
+    command = [sys.executable, "-m", "benchmarks.comfy_run", model, variants, str(steps), str(images)]
+    run = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": f"backend:{allocator}"}, check=False
     )
-
-
-_VARIANTS: dict[str, Callable[[Any], Any]] = {"eager": lambda model: model, "compile": _compiled_by_torch, "ours": fast_compile}
-
-
-def measure(name: str, variants: list[str], steps: int, images: int) -> list[Row]:
-    """Every variant of one model, one after the other."""
-    import comfy.model_management
-    import comfy.sample
-    import comfy.sd
-
-    side = _SIDES[name]
-    model = comfy.sd.load_state_dict_guess_config(_checkpoint(name), output_vae=False, output_clip=False)[0]
-    positive, negative = _conditioning(name, 1), _conditioning(name, 2)
-    latent = torch.zeros([1, 4, side // 8, side // 8])
-
-    def sample(patcher: Any, seed: int) -> tuple[torch.Tensor, float]:
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        noise = comfy.sample.prepare_noise(latent, seed)
-        result = comfy.sample.sample(
-            patcher, noise, steps, 7.0, "euler", "normal", positive, negative, latent, denoise=1.0, disable_pbar=True, seed=seed
-        )
-        torch.cuda.synchronize()
-        return result.float().cpu(), time.perf_counter() - start
-
-    sample(model, 0)  # loads the weights, warms the libraries
-    rows: list[Row] = []
-    reference = None
-    for variant in variants:
-        print(f"{name}: {variant} ...", flush=True)
-        patcher = _VARIANTS[variant](model.clone())
-        torch.cuda.reset_peak_memory_stats()
-        first = sample(patcher, 0)[1]
-        runs = [sample(patcher, seed) for seed in range(1, images + 1)]
-        reference = runs[0][0] if reference is None else reference
-        seconds = statistics.median(run[1] for run in runs)
-        distance = float((runs[0][0] - reference).norm() / reference.norm())
-        rows.append(Row(name, variant, first, seconds, steps / seconds, torch.cuda.max_memory_allocated(), distance))
-    comfy.model_management.unload_all_models()
-    return rows
+    if run.returncode:
+        raise RuntimeError(f"{' '.join(command[2:])}: {run.stderr[-2000:]}")
+    return [Row(model=model, allocator=allocator, steps=steps, **found) for found in json.loads(run.stdout.splitlines()[-1])]
 
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        "| ComfyUI | variant | first image | then | it/s | x eager | peak memory | distance to eager |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| ComfyUI, {rows[0].steps} steps euler, cfg 7 | allocator | variant | first image | then | it/s | x eager | peak memory | distance to eager |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        eager = next((other.sampling_s for other in rows if other.model == row.model and other.variant == "eager"), row.sampling_s)
-        times = [f"{row.first_s:.1f} s", f"{row.sampling_s:.3f} s", f"{row.iterations_per_s:.1f}", f"{eager / row.sampling_s:.2f}"]
-        lines.append(f"| {' | '.join([row.model, row.variant, *times, f'{row.peak_bytes / 2**30:.2f} GiB', f'{row.distance:.1e}'])} |")
+        alike = [other for other in rows if (other.model, other.allocator) == (row.model, row.allocator)]
+        eager = next((other.sampling_s for other in alike if other.variant == "eager"), row.sampling_s)
+        times = [f"{row.first_s:.1f} s", f"{row.sampling_s:.3f} s", f"{row.steps / row.sampling_s:.1f}", f"{eager / row.sampling_s:.2f}"]
+        cells = [row.model, row.allocator, row.variant, *times, f"{row.peak_bytes / 2**30:.2f} GiB", f"{row.distance:.1e}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -156,24 +73,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.comfy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default="SD1.5,SDXL", help="which models")
-    parser.add_argument("--variants", default="eager,ours", help=f"of {', '.join(_VARIANTS)}")
+    parser.add_argument("--models", default=",".join(MODELS), help="which models")
+    parser.add_argument("--variants", default="eager,ours", help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument("--allocators", default=",".join(ALLOCATORS), help="which of PyTorch's allocators")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--images", type=int, default=3, help="sampling runs after the first")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for comfy.csv and comfy.md")
     args = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
         raise SystemExit("benchmarks.comfy needs COMFYUI_PATH, the folder of a ComfyUI, and a CUDA device")
-    sys.path.insert(0, os.environ["COMFYUI_PATH"])
-    import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
-    from comfyui_version import __version__ as version
-
     rows: list[Row] = []
-    with torch.inference_mode():
-        for name in args.models.split(","):
-            rows += measure(name, args.variants.split(","), args.steps, args.images)
-    machine = {"ComfyUI": version, "allocator": torch.cuda.get_allocator_backend(), **facts()}
+    for model in args.models.split(","):
+        for allocator in args.allocators.split(","):
+            print(f"{model}, {allocator}: {args.variants} ...", flush=True)
+            rows += measure(model, allocator, args.variants, args.steps, args.images)
+    machine = {"ComfyUI": _version(Path(os.environ["COMFYUI_PATH"])), **facts()}
     print("\n" + write(args.out, "comfy", rows, table(rows), machine))
+
+
+def _version(folder: Path) -> str:
+    text = (folder / "comfyui_version.py").read_text("utf-8")
+    return text.split("__version__ = ")[1].split()[0].strip("\"'")
 
 
 if __name__ == "__main__":

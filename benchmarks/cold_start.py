@@ -1,0 +1,140 @@
+"""``python -m benchmarks.cold_start``: how long the first calls take, in fresh processes, with every cache empty and then with it filled.
+
+Each row is a process of its own: it makes the model, calls it eagerly until PyTorch's libraries are warm, and then through one provider,
+first at the model's size and then at two others. Prints a table and writes CSV and Markdown. Nothing of the user's caches is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .full_size import MODELS, build_unet, inputs_for
+from .machine import facts, write
+
+PROVIDERS = ("ours", "compile-reduce-overhead")
+CACHES = ("empty", "filled")
+_CALLS = 4
+_OTHER_SIZES = {"SD1.5": ((96, 80), (64, 104)), "SDXL": ((152, 104), (96, 160))}
+
+
+@dataclass
+class Row:
+    """One process. Seconds; a further size's are of its first call and of the next three."""
+
+    model: str
+    provider: str
+    cache: str
+    eager_first_s: float
+    first_call_s: float
+    next_calls_s: float
+    sizes_first_s: list[float]
+    sizes_next_s: list[float]
+    sizes_eager_first_s: list[float]
+
+
+def _seconds(call: Any) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+@torch.no_grad()
+def measure(name: str, provider: str) -> dict[str, Any]:
+    """One provider's first calls in this process."""
+    model = next(model for model in MODELS if model.name == name)
+    device = torch.device("cuda")
+    unet = build_unet(model.config, device, torch.float16)
+    inputs = inputs_for(unet, device, torch.float16)
+    eager = lambda: type(unet).forward(unet, **inputs)  # noqa: E731
+    eager_first = _seconds(eager)
+    eager()
+    if provider == "ours":
+        import sfast_core
+
+        fast = sfast_core.compile(unet)
+    else:
+        fast = torch.compile(unet.to(memory_format=torch.channels_last), mode="reduce-overhead")
+    call = lambda: fast(**inputs)  # noqa: E731
+    found: dict[str, Any] = {"eager_first_s": eager_first, "first_call_s": _seconds(call)}
+    found["next_calls_s"] = _seconds(lambda: [call() for _ in range(_CALLS - 1)])
+    found |= {"sizes_first_s": [], "sizes_next_s": [], "sizes_eager_first_s": []}
+    for height, width in _OTHER_SIZES[name.split()[0]]:
+        inputs["sample"] = torch.randn(2, 4, height, width, device=device, dtype=torch.float16)
+        found["sizes_eager_first_s"].append(_seconds(eager))  # cuDNN and cuBLAS choose their kernels for the new shapes: not ours to count
+        found["sizes_first_s"].append(_seconds(call))
+        found["sizes_next_s"].append(_seconds(lambda: [call() for _ in range(_CALLS - 1)]))
+    return found
+
+
+def in_own_process(name: str, provider: str, caches: Path) -> dict[str, Any]:
+    """As :func:`measure`, in a new process that keeps what it compiles below ``caches``.
+
+    Raises:
+        RuntimeError: it failed; the message holds the end of its output.
+    """
+    places = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "XDG_CACHE_HOME": "ours", "LOCALAPPDATA": "ours"}
+    environment = {**os.environ, **{variable: str(caches / folder) for variable, folder in places.items()}}
+    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--one", name, provider]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if run.returncode:
+        raise RuntimeError(f"benchmarks.cold_start {name} {provider}: {run.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        "| UNet, fp16, batch 2 | provider | caches | eager's first call | first call | next three | another size: first call | next three |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        times = [f"{seconds:.2f} s" for seconds in (row.eager_first_s, row.first_call_s, row.next_calls_s)]
+        sizes = [", ".join(f"{seconds:.2f} s" for seconds in found) for found in (row.sizes_first_s, row.sizes_next_s)]
+        lines.append(f"| {' | '.join([row.model, row.provider, row.cache, *times, *sizes])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse arguments, measure, print, write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cold_start", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default="SD1.5,SDXL", help="which models, by the beginning of their names")
+    parser.add_argument("--providers", default="ours", help=f"of {', '.join(PROVIDERS)}; torch.compile takes minutes")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for cold_start.csv and cold_start.md")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="measure one, in this process, and print JSON")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks.cold_start needs a CUDA device")
+    if args.one:
+        print(json.dumps(measure(*args.one)))
+        return
+    rows: list[Row] = []
+    for model in MODELS:
+        if any(model.name.startswith(name) for name in args.models.split(",")):
+            for provider in args.providers.split(","):
+                with tempfile.TemporaryDirectory() as folder:
+                    for cache in CACHES:
+                        print(f"{model.name}: {provider}, caches {cache} ...", flush=True)
+                        rows.append(
+                            Row(model=model.name, provider=provider, cache=cache, **in_own_process(model.name, provider, Path(folder)))
+                        )
+    print("\n" + write(args.out, "cold_start", rows, table(rows), facts()))
+
+
+if __name__ == "__main__":
+    main()
