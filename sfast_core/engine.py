@@ -25,6 +25,7 @@ from .lowering import lower
 from .proof import distance_to_eager
 from .report import ModuleReport, SignatureReport
 from .runtime.backoff import Backoff
+from .runtime.collector import collector_paused
 from .runtime.graphs import Captured, DeviceGraphs, device_graphs
 from .runtime.program import Program
 from .runtime.store import Bound, Store, WeightsElsewhere, WeightStore
@@ -112,7 +113,8 @@ class Engine:
             variant = self._variants.get(signature.key)
             waiting = self._backoff.reason(signature.key) if variant is None else None
             if variant is None and waiting is None:
-                return self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)
+                with collector_paused():  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
+                    return self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)
             if variant is None:
                 reason = str(waiting)
             elif variant.reason is None:

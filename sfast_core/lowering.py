@@ -1,4 +1,4 @@
-"""From a trace to a program: rewrite, choose impls, generate code. Wires ``rewrite``, ``ops`` and ``runtime`` for the engine."""
+"""From a trace to a program: rewrite, choose impls, list the instructions. Wires ``rewrite``, ``ops`` and ``runtime`` for the engine."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 
 from .capture import Trace
 from .choices import Choices
 from .config import CompileConfig
 from .ops import all_ops
 from .report import SignatureReport
-from .rewrite import Call, rewrite, select_impls
+from .rewrite import Call, has_impl, rewrite, select_impls
 from .runtime.graphs import Backend
+from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
 from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
@@ -50,20 +51,22 @@ def lower(
     start = time.perf_counter()
     graph = trace.graph
     layouts = _layouts(graph, plain_layouts)
-    rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes)
-    target = _target(device)
+    ops, target = all_ops().values(), _target(device)
+    refused: dict[str, dict[str, str]] = {}
+    available = has_impl(ops, target, config.disabled_impls, refused)
+    rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes, available)
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(target), config.measure)
         choose = lambda calls: tuner.decide([_job(call) for call in calls])  # noqa: E731
-    selection = select_impls(graph, all_ops().values(), target, config.disabled_impls, choose)
+    selection = select_impls(graph, ops, target, config.disabled_impls, choose)
     report.passes, report.nodes_before, report.nodes_after = rewritten.counts, rewritten.nodes_before, rewritten.nodes_after
     report.impls = {op: dict(impls) for op, impls in selection.chosen.items()}
-    report.refused = {op: dict(reasons) for op, reasons in selection.refused.items()}
+    report.refused = {op: dict(reasons) for op, reasons in (refused | selection.refused).items()}
     weights = [node for node in graph.nodes if "source" in node.meta]
     constants = [node for node in graph.nodes if "constant" in node.meta]
     program = Program(
-        run=GraphModule(torch.nn.Module(), graph).forward,
+        run=as_function(graph),
         sources=tuple(node.meta["source"] for node in weights),
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=layouts,

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
 from sfast_core.capture import Signature, Trace, Untraceable, record
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
 from sfast_core.rewrite.pipeline import passes
+from sfast_core.runtime.instructions import as_function
 from sfast_core.runtime.store import WeightStore
 
 CPU = torch.device("cpu")
@@ -37,7 +38,7 @@ def evaluate(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]
     constants = [node.meta["constant"] for node in graph.nodes if "constant" in node.meta]
     with torch.no_grad():
         weights = WeightStore().tensors(sources, CPU)
-        return list(GraphModule(nn.Module(), graph).forward(*inputs, *weights, *constants))
+        return list(as_function(graph)(*inputs, *weights, *constants))
 
 
 def check_recording(net: nn.Module, *inputs: torch.Tensor) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import threading
 import traceback
 import weakref
@@ -18,6 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+
+from .collector import collector_paused
 
 Tensors = Sequence[torch.Tensor]
 
@@ -81,24 +82,19 @@ class CudaBackend:
             self._pool = torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        collecting = gc.isenabled()
-        gc.disable()  # a graph freed by the collector in the middle of a capture would break it
-        try:
-            with torch.cuda.stream(self._stream):
+        # A graph freed by the collector in the middle of a capture would break it.
+        with collector_paused(), torch.cuda.stream(self._stream):
+            run()
+            self._stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            try:
+                graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
                 run()
-                self._stream.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                try:
-                    graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
-                    run()
-                    graph.capture_end()
-                except BaseException as error:
-                    traceback.clear_frames(error.__traceback__)  # what was allocated goes while the capture still takes it back
-                    self._void_capture(graph)
-                    raise
-        finally:
-            if collecting:
-                gc.enable()
+                graph.capture_end()
+            except BaseException as error:
+                traceback.clear_frames(error.__traceback__)  # what was allocated goes while the capture still takes it back
+                self._void_capture(graph)
+                raise
         current.wait_stream(self._stream)
         return _CudaReplay(graph)
 

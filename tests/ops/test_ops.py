@@ -234,21 +234,3 @@ def test_replays_in_a_graph(check: Check) -> None:
     graph.replay()
     expected = _launch(check, args, kwargs)
     assert all(torch.equal(a, b) for a, b in zip(outs, expected, strict=True))
-
-
-@pytest.mark.parametrize("op", all_ops().values(), ids=lambda op: op.name)
-def test_every_launch_can_be_called_by_generated_code(op: Op) -> None:
-    """A graph whose calls are the impls' launches, all of one op in one graph: the code names each, and none for another."""
-    graph = torch.fx.Graph()
-    node = graph.placeholder("x")
-    launches = []
-    for impl in op.impls:
-        try:
-            launches.append(impl.launch)
-        except ImportError:
-            continue  # its library is missing here
-        node = graph.call_function(launches[-1], (node,))
-    graph.output(node)
-    module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    called = [value for value in type(module).forward.__globals__.values() if any(value is launch for launch in launches)]
-    assert len(called) == len(launches) == len({id(launch) for launch in launches})

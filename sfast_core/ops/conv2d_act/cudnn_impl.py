@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..constraints import why_no_cuda
-from .cudnn_plans import Geometry, library, plans
+from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, memory_format_of, pair
 
 if TYPE_CHECKING:
@@ -45,19 +44,7 @@ def why_not(
     out = _geometry(x, weight, stride, padding, dilation, act).out
     if max(x.numel(), math.prod(out)) >= 2**31:
         return f"x of {list(x.shape)} or the result of {list(out)} has 2^31 elements or more"
-    return _why_no_library()
-
-
-def _why_no_library() -> str | None:
-    if importlib.util.find_spec("cudnn") is None:
-        return "needs nvidia-cudnn-frontend"
-    try:
-        cudnn = library()
-        if cudnn.backend_version() < 90000:
-            return f"needs cuDNN 9, this is {cudnn.backend_version()}"
-    except Exception as error:  # noqa: BLE001 (a library that can't be loaded is no error here)
-        return f"nvidia-cudnn-frontend can't be loaded: {(str(error) or type(error).__name__).splitlines()[0][:120]}"
-    return None
+    return why_no_library()
 
 
 def launch_plan(
@@ -80,7 +67,7 @@ def launch_plan(
     geometry = _geometry(x, weight, stride, padding, dilation, act)
     out = torch.empty(geometry.out, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     tensors = {"x": x, "weight": weight, "bias": bias}
-    operands = {name: _operand(tensor) for name, tensor in tensors.items() if tensor is not None}
+    operands = {name: as_operand(tensor) for name, tensor in tensors.items() if tensor is not None}
     plans().run(geometry, rank, {**operands, "out": out})
     return out.contiguous(memory_format=memory_format_of(x))
 
@@ -89,7 +76,7 @@ def _at(rank: int, name: str) -> Callable[..., torch.Tensor]:
     def launch(*args: Any, **kwargs: Any) -> torch.Tensor:
         return launch_plan(rank, *args, **kwargs)
 
-    launch.__name__ = name  # generated code refers to it by name
+    launch.__name__ = name  # as FX prints a node that calls it
     return launch
 
 
@@ -117,9 +104,3 @@ def _geometry(
         dilation=pair(dilation),
         relu=act == "relu",
     )
-
-
-def _operand(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` dense in NHWC and beginning on 16 bytes, copied only where it is not."""
-    dense = tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor.contiguous()
-    return dense if dense.data_ptr() % 16 == 0 else dense.clone()
