@@ -1,14 +1,18 @@
-"""How every Triton kernel here is launched: as ``kernel[grid](...)``, and also inside a capture under cudaMallocAsync.
+"""How every Triton kernel here is launched: as ``kernel[grid](...)``, from several threads at once and inside a capture under cudaMallocAsync.
 
-There, memory that was allocated within the capture doesn't exist before the first replay. Triton's launcher asks the driver whether a
-tensor's address is valid, is told that it isn't, and raises. It takes integers unasked, so under that allocator the compiled kernel
-gets addresses instead of tensors.
+Threads that launch one kernel for the first time together would each compile it (9 of SD1.5's 45 compilations were such): the first
+compiles, the others wait.
+
+Under cudaMallocAsync, memory that was allocated within the capture doesn't exist before the first replay. Triton's launcher asks the
+driver whether a tensor's address is valid, is told that it isn't, and raises. It takes integers unasked, so under that allocator the
+compiled kernel gets addresses instead of tensors.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -18,8 +22,35 @@ def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
     """What ``kernel[grid]`` is: call it with the kernel's arguments."""
     if _asynchronous_allocator() and torch.cuda.is_current_stream_capturing():
         return functools.partial(_launch_by_address, kernel, grid)
-    launch: Callable[..., Any] = kernel[grid]
-    return launch
+    return functools.partial(_compilations().launch, kernel, kernel[grid])
+
+
+class _Compilations:
+    """Which kernels are compiled, each by one thread."""
+
+    def __init__(self) -> None:
+        self._done: set[Hashable] = set()
+        self._locks: dict[Hashable, threading.Lock] = {}
+
+    def launch(self, kernel: Any, launch: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """``launch(*args, **kwargs)``, which may compile ``kernel``."""
+        key = (id(kernel), *map(_kind, args), *kwargs.items())
+        if key in self._done:
+            launch(*args, **kwargs)
+            return
+        with self._locks.setdefault(key, threading.Lock()):
+            launch(*args, **kwargs)
+        self._done.add(key)
+
+
+@functools.cache
+def _compilations() -> _Compilations:
+    return _Compilations()
+
+
+def _kind(arg: Any) -> Any:
+    """What a positional argument means for the compilation; constants are given by keyword."""
+    return arg.dtype if isinstance(arg, torch.Tensor) else type(arg)
 
 
 @functools.cache

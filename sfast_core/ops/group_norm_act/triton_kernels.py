@@ -9,6 +9,9 @@ normalises. x is read twice, out written once.
 
 No sum of squares is ever subtracted from a square of sums: within a chunk and between chunks, counts, means and M2 are combined
 as in Chan, Golub and LeVeque (1979), so a mean far from zero costs no digits. The order of all sums is fixed: replays are bit-equal.
+
+``add_rows`` and ``silu`` are numbers at run time, not constants: a compilation costs half a second, reading them nothing. Without an addend
+``add_ptr`` is any pointer, and each load of it is masked out.
 """
 
 import triton
@@ -20,12 +23,13 @@ def _silu(v):
     return v / (1.0 + tl.exp(-v))
 
 
-@triton.jit(do_not_specialize=["add_stride", "HW", "G", "D", "block_groups", "chunk_rows", "chunks"])
+@triton.jit(do_not_specialize=["add_rows", "add_stride", "HW", "G", "D", "block_groups", "chunk_rows", "chunks"])
 def group_statistics(
     x_ptr,  # [B, HW, C]
-    add_ptr,  # [B or 1, C] or None
+    add_ptr,  # [add_rows, C]
     mean_ptr,  # [B, G, chunks] float32, written
     m2_ptr,  # [B, G, chunks] float32, written
+    add_rows,  # 0: nothing is added
     add_stride,  # elements between two rows of add; 0 where it has one row
     HW,
     C,
@@ -56,8 +60,7 @@ def group_statistics(
     lane = tl.arange(0, LANES)
     tile_ptr = x_ptr + (image * HW + first_row) * C + first_channel + r[:, None] * C + c[None, :]
 
-    if add_ptr is not None:
-        addend = tl.load(add_ptr + image * add_stride + first_channel + c, mask=c < width, other=0.0).to(tl.float32)
+    addend = tl.load(add_ptr + image * add_stride + first_channel + c, mask=c < tl.where(add_rows > 0, width, 0), other=0.0).to(tl.float32)
 
     count = tl.zeros((LANES, 1), tl.float32)
     mean = tl.zeros((LANES, BLOCK_C), tl.float32)
@@ -83,8 +86,7 @@ def group_statistics(
     channel_mean = tl.sum(mean * count, 0) / rows_f
     deviation = mean - channel_mean[None, :]
     channel_m2 = tl.sum(m2 + deviation * deviation * count, 0)
-    if add_ptr is not None:
-        channel_mean += addend
+    channel_mean += addend
 
     # Channels to groups.
     slot = tl.arange(0, SLOTS)
@@ -97,15 +99,16 @@ def group_statistics(
     tl.store(m2_ptr + index, group_m2, mask=slot * D < width)
 
 
-@triton.jit(do_not_specialize=["add_stride", "HW", "G", "D", "chunk_rows", "chunks", "tiles"])
+@triton.jit(do_not_specialize=["add_rows", "add_stride", "HW", "G", "D", "chunk_rows", "chunks", "tiles", "silu"])
 def group_norm_apply(
     x_ptr,  # [B, HW, C]
     weight_ptr,  # [C] or None
     bias_ptr,  # [C] or None
-    add_ptr,  # [B or 1, C] or None
+    add_ptr,  # [add_rows, C]
     mean_ptr,  # [B, G, chunks] float32
     m2_ptr,  # [B, G, chunks] float32
     out_ptr,  # [B, HW, C], written
+    add_rows,
     add_stride,
     HW,
     C,
@@ -114,14 +117,14 @@ def group_norm_apply(
     chunk_rows,
     chunks,  # <= CHUNKS
     tiles,  # tiles of ROWS rows per program
+    silu,  # 1: SiLU behind it
     eps,
-    ACT: tl.constexpr,
     BLOCK_C: tl.constexpr,
     SLOTS: tl.constexpr,  # at least as many as the groups that BLOCK_C channels can touch
     ROWS: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """``act((x + add - mean) * rstd * weight + bias)`` for ``tiles * ROWS`` rows of BLOCK_C channels.
+    """``(x + add - mean) * rstd * weight + bias``, and SiLU of it, for ``tiles * ROWS`` rows of BLOCK_C channels.
 
     Grid: (row blocks * channel blocks, B), neighbours beside each other in memory.
     """
@@ -150,8 +153,7 @@ def group_norm_apply(
         weight = tl.load(weight_ptr + c, mask=c < C, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
-    if add_ptr is not None:
-        addend = tl.load(add_ptr + image * add_stride + c, mask=c < C, other=0.0).to(tl.float32)
+    addend = tl.load(add_ptr + image * add_stride + c, mask=c < tl.where(add_rows > 0, C, 0), other=0.0).to(tl.float32)
 
     size = HW.to(tl.float32) * D
     count = tl.maximum(tl.minimum(HW - chunk * chunk_rows, chunk_rows), 0).to(tl.float32)[None, :] * D
@@ -163,8 +165,7 @@ def group_norm_apply(
     member = (c // D)[None, :] == group[:, None]
     shift = -tl.sum(tl.where(member, mean[:, None], 0.0), 0)
     scale = tl.sum(tl.where(member, rstd[:, None], 0.0), 0)
-    if add_ptr is not None:
-        shift += addend
+    shift += addend
     if weight_ptr is not None:
         scale *= weight
     shift *= scale
@@ -174,7 +175,7 @@ def group_norm_apply(
     for _ in range(tiles):
         following = tl.load(x_ptr + base + ROWS * C + offsets, mask=(r + ROWS < left)[:, None] & (c < C)[None, :], other=0.0)
         v = tile.to(tl.float32) * scale[None, :] + shift[None, :]
-        if ACT == "silu":
+        if silu:
             v = _silu(v)
         tl.store(out_ptr + base + offsets, v.to(out_ptr.dtype.element_ty), mask=(r < left)[:, None] & (c < C)[None, :])
         tile = following
@@ -182,38 +183,39 @@ def group_norm_apply(
         left -= ROWS
 
 
-@triton.jit(do_not_specialize=["add_stride", "HW"])
+@triton.jit(do_not_specialize=["add_rows", "add_stride", "HW", "D", "silu"])
 def group_norm_small(
     x_ptr,  # [B, HW, C]
     weight_ptr,  # [C] or None
     bias_ptr,  # [C] or None
-    add_ptr,  # [B or 1, C] or None
+    add_ptr,  # [add_rows, C]
     out_ptr,  # [B, HW, C], written
+    add_rows,
     add_stride,
     HW,  # <= ROWS
     C,
+    D,  # channels per group
+    silu,
     eps,
-    ACT: tl.constexpr,
-    D: tl.constexpr,  # channels per group
     BLOCK_D: tl.constexpr,  # a power of two >= D
     ROWS: tl.constexpr,
     VEC: tl.constexpr,  # divides D
 ):
     """The whole of one group of one image. Grid: (G, B)."""
     image = tl.program_id(1).to(tl.int64)
+    width = tl.multiple_of(tl.minimum(D, BLOCK_D), VEC)  # D, as an operation's result: a hint on an argument is lost, and loads are 2 bytes wide
     first_channel = tl.multiple_of(tl.program_id(0) * D, VEC)
     c = tl.arange(0, BLOCK_D)
     r = tl.arange(0, ROWS)
     offsets = image * HW * C + first_channel + r[:, None] * C + c[None, :]
-    live = (r < HW)[:, None] & (c < D)[None, :]
+    live = (r < HW)[:, None] & (c < width)[None, :]
     v = tl.load(x_ptr + offsets, mask=live, other=0.0).to(tl.float32)
     if weight_ptr is not None:
-        weight = tl.load(weight_ptr + first_channel + c, mask=c < D, other=0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + first_channel + c, mask=c < width, other=0.0).to(tl.float32)
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + first_channel + c, mask=c < D, other=0.0).to(tl.float32)
-    if add_ptr is not None:
-        addend = tl.load(add_ptr + image * add_stride + first_channel + c, mask=c < D, other=0.0).to(tl.float32)
-        v = tl.where(live, v + addend[None, :], 0.0)
+        bias = tl.load(bias_ptr + first_channel + c, mask=c < width, other=0.0).to(tl.float32)
+    addend = tl.load(add_ptr + image * add_stride + first_channel + c, mask=c < tl.where(add_rows > 0, width, 0), other=0.0).to(tl.float32)
+    v = tl.where(live, v + addend[None, :], 0.0)
 
     size = HW.to(tl.float32) * D
     mean = tl.sum(tl.sum(v, 1), 0) / size
@@ -224,6 +226,6 @@ def group_norm_small(
         v *= weight[None, :]
     if bias_ptr is not None:
         v += bias[None, :]
-    if ACT == "silu":
+    if silu:
         v = _silu(v)
     tl.store(out_ptr + offsets, v.to(out_ptr.dtype.element_ty), mask=live)

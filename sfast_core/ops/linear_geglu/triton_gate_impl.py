@@ -41,7 +41,15 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
     grid = (-(-rows // BLOCK_ROWS), -(-inner // BLOCK_COLS))
     with torch.cuda.device_of(out):
         launcher(gate_kernel, grid)(
-            hidden, out, rows, inner, gate_kind(x.dtype, approximate), BLOCK_ROWS, BLOCK_COLS, num_warps=4, enable_fp_fusion=True
+            hidden,
+            out,
+            rows,
+            inner,
+            KIND=gate_kind(x.dtype, approximate),
+            BLOCK_ROWS=BLOCK_ROWS,
+            BLOCK_COLS=BLOCK_COLS,
+            num_warps=4,
+            enable_fp_fusion=True,
         )
     return out
 
