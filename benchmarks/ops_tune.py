@@ -1,4 +1,4 @@
-"""``python -m benchmarks.ops_tune [geglu] [conv] [attention]``: the variants behind the heuristics of three ops, timed on real shapes.
+"""``python -m benchmarks.ops_tune [geglu] [linear_add] [conv] [upsample] [attention]``: the variants of five ops, timed on real shapes.
 
 Not a benchmark to publish: it tells which tiles, plans and backends the ops should prefer on the GPU at hand. Each variant runs in a CUDA
 graph over enough copies of its arguments to leave L2 cold; the variants of a shape alternate, the median of the rounds counts. A variant
@@ -19,12 +19,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from sfast_core.ops import attention, conv2d_act, linear_geglu
+from sfast_core.ops import attention, conv2d_act, linear_add, linear_geglu, upsample_conv2d
 from sfast_core.target import probe
 
 from .machine import facts
 
 GEGLU = [(8192, 5120, 640), (2048, 10240, 1280), (8192, 2560, 320), (2048, 5120, 640), (512, 10240, 1280), (128, 10240, 1280)]
+LINEAR_ADD = [
+    (2048, 1280, 1280),
+    (2048, 1280, 5120),
+    (8192, 640, 640),
+    (8192, 640, 2560),
+    (8192, 320, 320),
+    (128, 1280, 1280),
+    (130, 1280, 5120),
+]
 CONV = [
     (2, 320, 320, 128),
     (2, 640, 640, 64),
@@ -33,6 +42,16 @@ CONV = [
     (2, 1280, 1280, 16),
     (1, 128, 128, 1024),
     (1, 512, 512, 256),
+]
+UPSAMPLE = [
+    (2, 1280, 32),
+    (2, 640, 64),
+    (2, 1280, 8),
+    (2, 1280, 16),
+    (2, 640, 32),
+    (1, 512, 128),
+    (1, 512, 256),
+    (1, 256, 512),
 ]
 ATTENTION = [
     (2, 10, 4096, 4096, 64),
@@ -50,7 +69,7 @@ COLD_BYTES = 160 << 20  # three times the L2 of an H100
 MAX_COPIES = 24
 ROUNDS = 7
 NOISE = 1e-4
-PARTS = ("gemm", "conv")  # compute a part of the op, to see what the rest costs
+PARTS = ("gemm", "conv", "weights", "convs", "transposed conv")  # compute a part of the op, to see what the rest costs
 
 Launch = Callable[..., torch.Tensor]
 
@@ -80,13 +99,14 @@ def _capture(launch: Launch, copies: list[tuple[Any, ...]], truth: torch.Tensor,
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        error = _error(launch(*copies[0]), truth)
+        out = launch(*copies[0])
+        inexact = allowed < float("inf") and _error(out, truth) > allowed
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for arguments in copies:
             launch(*arguments)
-    return Timed(graph, len(copies), error > allowed)
+    return Timed(graph, len(copies), inexact)
 
 
 def _error(out: torch.Tensor, truth: torch.Tensor) -> float:
@@ -173,6 +193,41 @@ def geglu_shapes() -> Iterable[Shape]:
         yield Shape(f"geglu {m}x{n}x{k}", 2.0 * m * n * k, make, linear_geglu.linear_geglu, variants)
 
 
+def linear_add_shapes() -> Iterable[Shape]:
+    """Each impl beside the linear layer alone ("gemm": the floor) and eager; "+norm": the same with the LayerNorm that follows in models.
+
+    "gemm +norm" is what "cublaslt +norm" takes the place of: there the sum is part of the norm's kernel.
+    """
+    from sfast_core.ops.add_layer_norm import triton_impl as norm
+
+    target = probe(torch.device("cuda"))
+    for (m, n, k), bias in itertools.product(LINEAR_ADD, (True, False)):
+
+        def make(m: int = m, n: int = n, k: int = k, bias: bool = bias) -> tuple[Any, ...]:
+            return _normal(m, k), _normal(n, k, std=k**-0.5), _normal(n) if bias else None, _normal(m, n)
+
+        variants: dict[str, Launch] = {"eager": linear_add.linear_add, "gemm": lambda x, w, b, r: F.linear(x, w, b)}
+        variants["gemm +norm"] = lambda x, w, b, r: norm.launch(F.linear(x, w, b), r, None, None, 1e-5)[0]
+        shape = Shape(f"linear_add {m}x{n}x{k}{'' if bias else ' no bias'}", 2.0 * m * n * k, make, linear_add.linear_add, variants)
+        for impl in linear_add.OP.impls:
+            reason = impl.why_not(target, *make())
+            if reason is None:
+                variants[impl.name] = impl.launch
+                variants[f"{impl.name} +norm"] = _then_norm(impl.launch, norm)
+            else:
+                shape.errors[impl.name] = reason
+        yield shape
+
+
+def _then_norm(launch: Launch, norm: Any) -> Launch:
+    def both(*args: Any) -> torch.Tensor:
+        total = launch(*args)
+        norm.launch(total, None, None, None, 1e-5)
+        return total
+
+    return both
+
+
 def conv_shapes() -> Iterable[Shape]:
     """cuDNN's first plans, where it has ready-made ones, beside PyTorch with one epilogue pass and eager."""
     from sfast_core.ops.conv2d_act import cudnn_impl, torch_epilogue_impl
@@ -201,6 +256,44 @@ def conv_shapes() -> Iterable[Shape]:
 
 def _plan(cudnn_impl: Any, rank: int) -> Launch:
     return lambda x, w, b, s, p, d, g, r, act: cudnn_impl.launch_plan(rank, x, w, b, s, p, d, g, r, act)
+
+
+def upsample_shapes() -> Iterable[Shape]:
+    """Each impl that says it can, and parts: the phases' weights, their four convolutions, and the transposed convolution equal to them."""
+    from sfast_core.ops.upsample_conv2d.phases import phase_weights
+
+    target = probe(torch.device("cuda"))
+    for b, c, h in UPSAMPLE:
+
+        def make(b: int = b, c: int = c, h: int = h) -> tuple[Any, ...]:
+            return _image(b, c, h, h), _image(c, c, 3, 3, std=(9 * c) ** -0.5), _normal(c)
+
+        variants: dict[str, Launch] = {
+            "eager": upsample_conv2d.upsample_conv2d,
+            "weights": lambda x, weight, bias: phase_weights(weight),
+            **_with_ready_weights(c),
+        }
+        shape = Shape(f"upsample {b}x{c}x{h}-{2 * h}", 2.0 * b * 4 * h * h * c * c * 9, make, upsample_conv2d.upsample_conv2d, variants)
+        for impl in upsample_conv2d.OP.impls:
+            reason = impl.why_not(target, *make())
+            if reason is None:
+                variants[impl.name] = impl.launch
+            else:
+                shape.errors[impl.name] = reason
+        yield shape
+
+
+def _with_ready_weights(channels: int) -> dict[str, Launch]:
+    phases = [_image(channels, channels, 2, 2, std=0.01) for _ in range(4)]
+    transposed = _image(channels, channels, 4, 4, std=0.01)
+
+    def convs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return [F.conv2d(x, phase, None, padding=1) for phase in phases][-1]
+
+    def transposed_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.conv_transpose2d(x, transposed, None, stride=2, padding=1)
+
+    return {"convs": convs, "transposed conv": transposed_conv}
 
 
 def attention_shapes() -> Iterable[Shape]:
@@ -260,7 +353,13 @@ def _compile(shapes: list[Shape]) -> None:
 
 def main() -> None:
     """Print one table: a line per shape, its variants from the fastest to the slowest."""
-    sections = {"geglu": geglu_shapes, "conv": conv_shapes, "attention": attention_shapes}
+    sections = {
+        "geglu": geglu_shapes,
+        "linear_add": linear_add_shapes,
+        "conv": conv_shapes,
+        "upsample": upsample_shapes,
+        "attention": attention_shapes,
+    }
     torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = False  # else the float32 convolutions that errors are measured against would be TF32
     print(" ".join(f"{name}={value}" for name, value in facts().items()))

@@ -11,8 +11,9 @@ from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
 from sfast_core.capture import Signature, Trace, Untraceable, record
+from sfast_core.rewrite.fuse_linear_add import HasImpl
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
-from sfast_core.rewrite.pipeline import passes
+from sfast_core.rewrite.pipeline import no_impl, passes
 from sfast_core.runtime.instructions import as_function
 from sfast_core.runtime.store import WeightStore
 
@@ -68,8 +69,10 @@ def count(graph: Graph, *functions: Callable[..., Any] | str) -> int:
     return sum(node.op in ("call_function", "call_method") and node.target in functions for node in graph.nodes)
 
 
-def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor) -> tuple[int, Graph]:
+def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor, has_impl: HasImpl = no_impl) -> tuple[int, Graph]:
     """Trace, run the passes up to ``last``, and compare what is left with the module on new values.
+
+    ``has_impl`` says for which calls of an op there is a kernel.
 
     Returns:
         how many places the pass ``last`` changed, and the graph behind it.
@@ -78,7 +81,7 @@ def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor) -> tuple[int,
     graph = trace(module, *inputs).graph
     found = 0
     with torch.no_grad():
-        for name, run in passes(WeightStore().may_pack).items():
+        for name, run in passes(WeightStore().may_pack, has_impl).items():
             found = run(graph)
             if name == last:
                 break

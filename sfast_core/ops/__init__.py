@@ -13,7 +13,9 @@ NAMES = (
     "add_layer_norm",
     "linear_geglu",
     "linear_act",
+    "linear_add",
     "conv2d_act",
+    "upsample_conv2d",
     "attention",
 )
 

@@ -4,6 +4,7 @@ A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__ra
 
 ``F.linear(x, w, b)``, ``F.conv2d(x, w, b, stride, padding, dilation, groups)``,
 ``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``,
+``F.interpolate(x, size, factor, mode, align_corners, recompute, antialias)``,
 ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
 ``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.chunk(x, n, dim)``
 
@@ -167,11 +168,22 @@ def _sdpa(node: Node) -> Node | None:
 
 
 _CONV = "input weight bias stride padding dilation groups"
+_INTERPOLATE = "input size scale_factor mode align_corners recompute_scale_factor antialias"
 _RULES: dict[str, Callable[[Node], Node | None]] = {
     "linear": _positional(F.linear, "input weight bias", bias=None),
     "conv2d": _positional(F.conv2d, _CONV, bias=None, stride=1, padding=0, dilation=1, groups=1),
     "group_norm": _positional(F.group_norm, "input num_groups weight bias eps", weight=None, bias=None, eps=1e-5),
     "layer_norm": _positional(F.layer_norm, "input normalized_shape weight bias eps", weight=None, bias=None, eps=1e-5),
+    "interpolate": _positional(
+        F.interpolate,
+        _INTERPOLATE,
+        size=None,
+        scale_factor=None,
+        mode="nearest",
+        align_corners=None,
+        recompute_scale_factor=None,
+        antialias=False,
+    ),
     "gelu": _positional(gelu, "input approximate", approximate="none"),
     "softmax": _softmax,
     "scaled_dot_product_attention": _sdpa,

@@ -14,7 +14,11 @@ from torch.fx import Graph
 
 from ..ops.conv2d_act import conv2d_act
 from ..ops.group_norm_act import group_norm_act
+from ..ops.upsample_conv2d import upsample_conv2d
 from .graph import calls, insert_as, is_free_weight, shape, value
+
+_CONVOLUTIONS = (conv2d_act, upsample_conv2d)
+_IMAGE_OPS = (*_CONVOLUTIONS, group_norm_act)
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -26,7 +30,7 @@ def images_channels_last(graph: Graph) -> int:
     """Turn the input of each image op that no other image op made. Nothing happens at run time where it is turned already."""
     changed = 0
     for node in list(graph.nodes):
-        if calls(node, conv2d_act, group_norm_act) and not calls(node.args[0], conv2d_act, group_norm_act, channels_last):
+        if calls(node, *_IMAGE_OPS) and not calls(node.args[0], *_IMAGE_OPS, channels_last):
             turned = torch.empty_like(value(node.args[0]), memory_format=torch.channels_last)
             node.update_arg(0, insert_as(node, turned, channels_last, node.args[0]))
             changed += 1
@@ -37,12 +41,12 @@ def convolutions_channels_last(graph: Graph) -> int:
     """Ask for channels_last storage of each convolution's weight. A 1x1 kernel is the same memory either way."""
     changed = 0
     for node in graph.nodes:
-        if not calls(node, conv2d_act):
+        if not calls(node, *_CONVOLUTIONS):
             continue
         weight = node.args[1]
         if not is_free_weight(weight) or shape(weight)[2:] == (1, 1):
             continue
-        if all(calls(user, conv2d_act) for user in weight.users):
+        if all(calls(user, *_CONVOLUTIONS) for user in weight.users):
             weight.meta["source"] = with_changes(weight.meta["source"], channels_last=True)
             weight.meta["val"] = value(weight).contiguous(memory_format=torch.channels_last)
             changed += 1

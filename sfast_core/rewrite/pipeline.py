@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.fx import Graph
@@ -18,6 +19,8 @@ from .fuse_geglu import fuse_geglu
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
 from .fuse_linear_act import fuse_linear_act
+from .fuse_linear_add import HasImpl, fuse_linear_add
+from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
 from .pack_context import pack_context
 from .pack_embedding import pack_embedding
@@ -37,8 +40,18 @@ class Rewritten:
     nodes_after: int = 0
 
 
-def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None) -> dict[str, Pass]:
-    """Every pass by name, in order. ``may_pack`` says which weights may share storage; None leaves all weights as they lie."""
+def no_impl(*_: Any) -> bool:
+    """No kernel computes any op: what a machine without CUDA says."""
+    return False
+
+
+def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: HasImpl = no_impl) -> dict[str, Pass]:
+    """Every pass by name, in order.
+
+    Args:
+        may_pack: says which weights may share storage; None leaves all weights as they lie.
+        has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
+    """
     table: dict[str, Pass] = {
         "canonicalise": canonicalise,
         "drop_units": drop_units,
@@ -48,7 +61,9 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None) -> dict[str, 
         "fold_constants": fold_constants,
         "recover_attention": recover_attention,
         "convolution_as_linear": convolution_as_linear,
+        "fuse_linear_add": lambda graph: fuse_linear_add(graph, has_impl),
         "fuse_group_norm_act": fuse_group_norm_act,
+        "fuse_upsample_conv": fuse_upsample_conv,
         "fuse_conv_act": fuse_conv_act,
         "fuse_add_layer_norm": fuse_add_layer_norm,
         "fuse_geglu": fuse_geglu,
@@ -68,13 +83,18 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None) -> dict[str, 
     return table
 
 
-def rewrite(graph: Graph, may_pack: Callable[[Sequence[WeightRef]], bool] | None, disabled: tuple[str, ...] = ()) -> Rewritten:
-    """Run the passes over ``graph`` in place, less those named in ``disabled``.
+def rewrite(
+    graph: Graph,
+    may_pack: Callable[[Sequence[WeightRef]], bool] | None,
+    disabled: tuple[str, ...] = (),
+    has_impl: HasImpl = no_impl,
+) -> Rewritten:
+    """Run the passes over ``graph`` in place, less those named in ``disabled``. For the rest see :func:`passes`.
 
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.
     """
-    table = passes(may_pack)
+    table = passes(may_pack, has_impl)
     unknown = set(disabled) - set(passes(lambda _: True))
     if unknown:
         raise ValueError(f"disabled_passes: got {', '.join(sorted(unknown))}, known are {', '.join(passes(lambda _: True))}")

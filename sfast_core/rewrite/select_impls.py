@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
 from ..ops.spec import Impl, Op
 from ..target import Target
@@ -51,7 +51,8 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
     selection, found = Selection(), []
     for node in graph.nodes:
         if node.op == "call_function" and node.target in by_reference:
-            found.append((node, _applicable(node, by_reference[node.target], target, disabled, selection)))
+            op, args, kwargs = by_reference[node.target], metas(node.args), metas(node.kwargs)
+            found.append((node, Call(op, _applicable(op, args, kwargs, target, disabled, selection.refused), args, kwargs)))
     names = _decide([call for _, call in found], choose)
     for (node, call), name in zip(found, names, strict=True):
         selection.chosen[call.op.name][name] += 1
@@ -60,8 +61,28 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
     return selection
 
 
-def _applicable(node: Node, op: Op, target: Target, disabled: tuple[str, ...], selection: Selection) -> Call:
-    args, kwargs = metas(node.args), metas(node.kwargs)
+def has_impl(ops: Iterable[Op], target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]) -> Callable[..., bool]:
+    """Tells the passes which calls a kernel can compute.
+
+    Args:
+        ops, target, disabled: as for :func:`select_impls`.
+        refused: gets why others can't, per op and impl.
+
+    Returns:
+        a function of an op's reference and its arguments as meta tensors.
+    """
+    by_reference = {op.reference: op for op in ops}
+
+    def can(reference: Callable[..., Any], *args: Any) -> bool:
+        return bool(_applicable(by_reference[reference], args, {}, target, disabled, refused))
+
+    return can
+
+
+def _applicable(
+    op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]
+) -> tuple[Impl, ...]:
+    """The impls that can compute a call. Writes into ``refused`` why others can't, the first reason of each."""
     impls = []
     for impl in op.impls:
         if any(fnmatch(f"{op.name}.{impl.name}", pattern) for pattern in disabled):
@@ -73,8 +94,8 @@ def _applicable(node: Node, op: Op, target: Target, disabled: tuple[str, ...], s
         if reason is None:
             impls.append(impl)
         else:
-            selection.refused[op.name].setdefault(impl.name, reason)
-    return Call(op, tuple(impls), args, kwargs)
+            refused.setdefault(op.name, {}).setdefault(impl.name, reason)
+    return tuple(impls)
 
 
 def _decide(calls: list[Call], choose: Choose | None) -> list[str]:

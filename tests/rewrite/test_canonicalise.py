@@ -37,6 +37,8 @@ SPELLINGS: dict[str, tuple[Function, Any, int]] = {
     "linear, no bias": (lambda net, x: F.linear(x, net.lin.weight), F.linear, 3),
     "conv2d, a layer": (lambda net, x: net.conv(x), F.conv2d, 7),
     "conv2d, keywords": (lambda net, x: F.conv2d(x, net.conv.weight, stride=(2, 2)), F.conv2d, 7),
+    "interpolate, keywords": (lambda net, x: F.interpolate(x, scale_factor=2.0, mode="nearest"), F.interpolate, 7),
+    "interpolate, a layer": (lambda net, x: nn.Upsample(size=(4, 4), mode="bilinear")(x), F.interpolate, 7),
     "group_norm, a layer": (lambda net, x: net.group(x), F.group_norm, 5),
     "group_norm, bare": (lambda net, x: F.group_norm(x, 3), F.group_norm, 5),
     "layer_norm, a layer": (lambda net, x: net.layer(x), F.layer_norm, 5),

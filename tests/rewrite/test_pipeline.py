@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from sfast_core.ops.add_layer_norm import add_layer_norm
+from sfast_core.ops.conv2d_act import conv2d_act
+from sfast_core.ops.linear_add import linear_add
 from sfast_core.ops.spec import Op
-from sfast_core.rewrite import rewrite, select_impls
+from sfast_core.rewrite import has_impl, rewrite, select_impls
 from sfast_core.rewrite.pipeline import passes
 from sfast_core.runtime.store import WeightStore
 from sfast_core.target import Target
@@ -40,7 +43,9 @@ def test_what_a_unet_becomes() -> None:
     assert named == {
         "fold_constants": 1,
         "convolution_as_linear": 2,
+        "fuse_linear_add": 0,
         "fuse_group_norm_act": 5,
+        "fuse_upsample_conv": 0,
         "fuse_conv_act": 7,
         "fuse_add_layer_norm": 6,
         "fuse_geglu": 2,
@@ -52,6 +57,20 @@ def test_what_a_unet_becomes() -> None:
         "convolutions_channels_last": 7,
     }
     assert tuple(counts) == PASSES
+
+
+def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
+    """Six residuals of the two transformer blocks, and those of the residual blocks, whose 1x1 convolutions take the sum from the 3x3 ones."""
+    torch.manual_seed(0)
+    net = UNet()
+    graph = trace(net, *UNet.inputs()).graph
+    counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda *_: True).counts
+    check(net, graph)
+    assert counts["fuse_linear_add"] == count(graph, linear_add) == 8 and count(graph, torch.add) == 0
+    alike = [name for name in counts if name.startswith(("fuse", "pack")) and name != "fuse_linear_add"]
+    assert {name: counts[name] for name in alike} == {name: traced()[2][name] for name in alike}
+    assert [node.args[1] for node in graph.nodes if node.target is add_layer_norm] == [None] * 6
+    assert all(node.args[7] is None for node in graph.nodes if node.target is conv2d_act)
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -138,3 +157,13 @@ def test_a_chooser_decides_for_all_calls_at_once() -> None:
     selection, graph = selected((first, second), GPU, choose=lambda calls: ["second", "reference"])
     assert selection.chosen == {"double": {"second": 1, "reference": 1}}
     assert (count(graph, second.launch), count(graph, meaning), count(graph, first.launch)) == (1, 1, 0)
+
+
+def test_passes_are_told_what_a_kernel_can_compute() -> None:
+    first, second, refused = impl("first", "first: needs more"), impl("second"), {}
+    x = torch.empty(2, 3, device="meta")
+    assert has_impl([Op("double", meaning, (first, second))], GPU, (), refused)(meaning, x)
+    assert refused == {"double": {"first": "first: needs more"}} and second.asked == [(x,)]
+    assert not has_impl([Op("double", meaning, (first, second))], GPU, ("double.second",), refused)(meaning, x)
+    assert not has_impl([Op("double", meaning, (second,))], Target(CPU), (), refused)(meaning, x)
+    assert refused == {"double": {"first": "first: needs more", "second": "turned off in the settings"}}

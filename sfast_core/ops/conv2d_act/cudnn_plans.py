@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -28,8 +29,21 @@ def library() -> Any:
     return importlib.import_module("cudnn")
 
 
+def why_no_library() -> str | None:
+    """The reason why the frontend or a recent cuDNN can't be used here, or None."""
+    if importlib.util.find_spec("cudnn") is None:
+        return "needs nvidia-cudnn-frontend"
+    try:
+        cudnn = library()
+        if cudnn.backend_version() < 90000:
+            return f"needs cuDNN 9, this is {cudnn.backend_version()}"
+    except Exception as error:  # noqa: BLE001 (a library that can't be loaded is no error here)
+        return f"nvidia-cudnn-frontend can't be loaded: {(str(error) or type(error).__name__).splitlines()[0][:120]}"
+    return None
+
+
 class Geometry(NamedTuple):
-    """All that a plan depends on. Tensors are NHWC, dense and begin on 16 bytes."""
+    """All that a plan depends on. Tensors are NHWC, dense (but for a result with ``out_strides``) and begin on 16 bytes."""
 
     device: int
     dtype: torch.dtype
@@ -39,12 +53,20 @@ class Geometry(NamedTuple):
     padding: tuple[int, int]
     dilation: tuple[int, int]
     relu: bool
+    post_padding: tuple[int, int] | None = None  #: below and to the right, where it isn't ``padding``, which is above and to the left then
+    out_strides: tuple[int, ...] | None = None  #: of the result, where it isn't dense
+
+    @property
+    def paddings(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Above and to the left, below and to the right."""
+        return self.padding, self.padding if self.post_padding is None else self.post_padding
 
     @property
     def out(self) -> tuple[int, int, int, int]:
         """The shape of the result."""
+        before, after = self.paddings
         height, width = (
-            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(2)
+            (self.x[2 + i] + before[i] + after[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(2)
         )
         return self.x[0], self.weight[0], height, width
 
@@ -72,11 +94,12 @@ def describe(cudnn: Any, geometry: Geometry, handle: Any) -> tuple[Any, dict[str
         tensors[name] = graph.tensor(name=name, dim=list(shape), stride=[h * w * c, 1, w * c, c], data_type=io)
         return tensors[name]
 
+    before, after = geometry.paddings
     value = graph.conv_fprop(
         operand("x", geometry.x),
         operand("weight", geometry.weight),
-        pre_padding=list(geometry.padding),
-        post_padding=list(geometry.padding),
+        pre_padding=list(before),
+        post_padding=list(after),
         stride=list(geometry.stride),
         dilation=list(geometry.dilation),
     )
@@ -84,6 +107,8 @@ def describe(cudnn: Any, geometry: Geometry, handle: Any) -> tuple[Any, dict[str
     if geometry.relu:
         value = graph.relu(value)
     value.set_output(True).set_data_type(io)
+    if geometry.out_strides is not None:
+        value.set_dim(list(geometry.out)).set_stride(list(geometry.out_strides))
     tensors["out"] = value
     return graph, tensors
 
@@ -111,7 +136,7 @@ def build(cudnn: Any, geometry: Geometry, rank: int, handle: Any) -> Plan:
             return Plan(graph, index, graph.get_workspace_size_plan_at_index(index), tensors)
         except (RuntimeError, ValueError, cudnn.cudnnGraphNotSupportedError) as error:
             reason = f"{names[index]}: {error}"
-    raise RuntimeError(f"conv2d_act: cuDNN has no plan at rank {rank} for {geometry}: {reason}")
+    raise RuntimeError(f"cuDNN has no plan at rank {rank} for {geometry}: {reason}")
 
 
 class PlanCache:
@@ -164,3 +189,9 @@ class PlanCache:
 def plans() -> PlanCache:
     """The process's plans."""
     return PlanCache(library())
+
+
+def as_operand(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` dense in NHWC and beginning on 16 bytes, copied only where it is not."""
+    dense = tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor.contiguous()
+    return dense if dense.data_ptr() % 16 == 0 else dense.clone()

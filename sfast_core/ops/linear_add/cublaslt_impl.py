@@ -1,0 +1,126 @@
+"""The product, the bias and the residual in one GEMM of cuBLASLt: beta is 1, and the residual is what it is added to.
+
+The sum is rounded once, and nobody reads the product again to add to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..constraints import why_no_cuda
+from .cublaslt import why_no_library
+from .cublaslt_plans import ALIGNMENT, DTYPES, Addresses, Problem, plans
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+ROW_UNIT = ALIGNMENT // 2  # elements
+
+
+def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> str | None:
+    """The reason why cuBLASLt can't compute this, or None."""
+    if reason := why_no_cuda(target, (8, 0)):
+        return reason
+    if x.dtype not in DTYPES:
+        return f"x is {_name(x.dtype)}, must be float16 or bfloat16"
+    for name, tensor in (("weight", weight), ("bias", bias), ("residual", residual)):
+        if tensor is not None and tensor.dtype != x.dtype:
+            return f"{name} is {_name(tensor.dtype)}, x is {_name(x.dtype)}"
+    if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1]:
+        return f"x is {list(x.shape)}, weight {list(weight.shape)}"
+    (n, k), out = weight.shape, (*x.shape[:-1], weight.shape[0])
+    if bias is not None and tuple(bias.shape) != (n,):
+        return f"bias is {list(bias.shape)}, must be [{n}]"
+    if tuple(residual.shape) != out:
+        return f"residual of {list(residual.shape)} is broadcast to {list(out)}"
+    if x.numel() == 0 or weight.numel() == 0:
+        return "x or weight is empty"
+    if max(x.numel(), math.prod(out)) >= 2**31:
+        return f"x of {list(x.shape)} or the result of {list(out)} has 2^31 elements or more"
+    if n % ROW_UNIT or k % ROW_UNIT:
+        return f"weight is {list(weight.shape)}, both must be multiples of {ROW_UNIT}"
+    if not residual.is_contiguous():
+        return f"residual has strides {residual.stride()}, must be contiguous"
+    for name, tensor in (("x", x), ("weight", weight)):
+        if _rows(tensor) is None:
+            return f"{name} of {list(tensor.shape)} with strides {tensor.stride()} is no matrix whose rows begin on {ALIGNMENT} bytes"
+    return why_no_library()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def launch_algorithm(rank: int, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+    """As :func:`.reference.linear_add`, rounded once, by the algorithm that cuBLASLt's heuristic puts at ``rank`` (0: first).
+
+    Operands that lie otherwise than ``why_not`` was told are copied.
+    """
+    rows, matrix, added = _matrix(x), _matrix(weight), _dense(residual)
+    shift = None if bias is None else _dense(bias)
+    out = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
+    with torch.cuda.device(x.device):
+        problem = Problem(
+            device=torch.cuda.current_device(),
+            dtype=x.dtype,
+            m=rows.shape[0],
+            n=matrix.shape[0],
+            k=matrix.shape[1],
+            x_stride=_row_stride(rows),
+            weight_stride=_row_stride(matrix),
+            bias=shift is not None,
+        )
+        plan = plans().plan(problem)
+        algorithm = plan.algorithm(rank)
+        workspace = torch.empty(algorithm.workspace_bytes, dtype=torch.uint8, device=x.device)
+        addresses = Addresses(
+            x=rows.data_ptr(),
+            weight=matrix.data_ptr(),
+            bias=None if shift is None else shift.data_ptr(),
+            residual=added.data_ptr(),
+            out=out.data_ptr(),
+        )
+        plan.launch(algorithm, addresses, workspace.data_ptr(), torch.cuda.current_stream().cuda_stream)
+    return out
+
+
+def _at(rank: int, name: str) -> Callable[..., torch.Tensor]:
+    def launch(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return launch_algorithm(rank, *args, **kwargs)
+
+    launch.__name__ = name  # generated code refers to it by name
+    return launch
+
+
+launch = _at(0, "launch")
+launch_second = _at(1, "launch_second")
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
+    """``tensor`` [..., K] as [M, K] without a copy; None unless its rows are dense, apart, and multiples of ALIGNMENT from each other."""
+    try:
+        rows = tensor.view(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+    except RuntimeError:
+        return None
+    return rows if rows.stride(1) == 1 and _row_stride(rows) % ROW_UNIT == 0 and _row_stride(rows) >= rows.shape[1] else None
+
+
+def _row_stride(rows: torch.Tensor) -> int:
+    """Elements from one row to the next; the stride of a single row says nothing."""
+    return rows.stride(0) if rows.shape[0] > 1 else rows.shape[1]
+
+
+def _matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` [..., K] as [M, K] for cuBLASLt, copied only where it must be."""
+    rows = _rows(tensor)
+    return _dense(tensor).view(-1, tensor.shape[-1]) if rows is None or rows.data_ptr() % ALIGNMENT else rows
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` contiguous and beginning on ALIGNMENT, copied only where it is not."""
+    dense = tensor.contiguous()
+    return dense if dense.data_ptr() % ALIGNMENT == 0 else dense.clone()

@@ -1,0 +1,29 @@
+"""A 3x3 convolution of an image that was doubled by repeating its pixels."""
+
+from __future__ import annotations
+
+import torch
+
+from ..spec import Impl, Op
+from .reference import upsample_conv2d
+
+__all__ = ["OP", "upsample_conv2d"]
+
+
+def _family(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[str, int]:
+    return f"{x.dtype} {tuple(weight.shape)} {bias is not None}", x.numel()
+
+
+OP = Op(
+    name="upsample_conv2d",
+    reference=upsample_conv2d,
+    impls=(
+        Impl("triton_phases", ".triton_impl", __package__),
+        Impl("cudnn_phases_dense", ".cudnn_impl", __package__, "launch_dense"),
+        Impl("cudnn_phases", ".cudnn_impl", __package__),
+        Impl("cudnn_upsampled", ".cudnn_upsampled_impl", __package__),
+    ),
+    measured=True,
+    family=_family,
+    channels_last=True,
+)

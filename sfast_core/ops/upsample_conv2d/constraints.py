@@ -1,0 +1,21 @@
+"""What all impls of ``upsample_conv2d`` ask of their arguments."""
+
+from __future__ import annotations
+
+import torch
+
+
+def why_not_shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+    """The reason why these aren't an image and the 3x3 convolution of it, or why the image is too large; or None."""
+    if x.dim() != 4:
+        return f"x is {x.dim()}-D, must be 4-D"
+    if weight.dim() != 4 or tuple(weight.shape[1:]) != (x.shape[1], 3, 3):
+        return f"weight is {list(weight.shape)}, must be [outputs, {x.shape[1]}, 3, 3]"
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        return f"bias is {list(bias.shape)}, must be [{weight.shape[0]}]"
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != x.dtype:
+            return f"{name} is {str(tensor.dtype).removeprefix('torch.')}, x is {str(x.dtype).removeprefix('torch.')}"
+    if x.shape[0] * (x.shape[2] + 1) * (x.shape[3] + 1) >= 2**31 - 2**16:
+        return f"{x.shape[0]} images of {x.shape[2]} x {x.shape[3]} are too many pixels"
+    return None

@@ -1,0 +1,36 @@
+"""The doubled image as it is, and cuDNN's convolution with the bias in its epilogue.
+
+For small images, where the weights of the phases are more to move than they spare, and where there is no Triton.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from ..conv2d_act import cudnn_impl as convolution
+from ..conv2d_act.reference import memory_format_of
+from .constraints import why_not_shapes
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+
+def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+    """The reason why cuDNN can't compute this, or None."""
+    if reason := why_not_shapes(x, weight, bias):
+        return reason
+    doubled = torch.empty((*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3]), dtype=x.dtype, device="meta")
+    return convolution.why_not(target, doubled, weight, bias, 1, 1)
+
+
+def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """As :func:`.reference.upsample_conv2d`, rounded once.
+
+    Raises:
+        RuntimeError: cuDNN has no plan for it.
+    """
+    doubled = F.interpolate(x.contiguous(memory_format=torch.channels_last), scale_factor=2.0, mode="nearest")
+    return convolution.launch(doubled, weight, bias, 1, 1).contiguous(memory_format=memory_format_of(x))

@@ -1,0 +1,87 @@
+"""A linear layer and the residual that its result is added to, which the layer's matrix product can begin from.
+
+The sum takes no pass of its own then, and where a LayerNorm follows, that reads one tensor and writes one instead of two each. It runs
+before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are added, the 1x1 one, a matrix product, is to take the sum, since of the
+3x3 one's epilogues only the bias is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ..ops.linear_add import linear_add
+from .graph import calls, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
+from .views import as_it_lies, turned_back
+
+#: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
+HasImpl = Callable[..., bool]
+
+
+def fuse_linear_add(graph: Graph, has_impl: HasImpl) -> int:
+    """``linear(x) + residual`` of one shape and dtype, where nobody else reads the linear layer's result.
+
+    Between the two may stand reshapes and permutations (tokens become an image before they are added to one): the residual is then seen as
+    tokens, if that takes no copy. Of two layers that are added the later takes the sum. Layers that read one input are left to be packed.
+
+    Without an impl the op would cost more than it is worth, since the sum can be part of ``add_layer_norm``: then all stays as it is.
+    """
+    fused = 0
+    position = {node: place for place, node in enumerate(graph.nodes)}
+    for total in list(graph.nodes):
+        if not calls(total, torch.add):
+            continue
+        pairs = zip(total.args, reversed(total.args), strict=True)
+        found = [(chain, other) for arg, other in pairs if (chain := _linear_behind(arg)) and _is_residual(other, arg, total)]
+        for chain, residual in sorted(found, key=lambda pair: position[pair[0][0]], reverse=True):
+            if _fuse(total, chain, residual, has_impl):
+                fused += 1
+                break
+    drop_unused(graph)
+    return fused
+
+
+def _linear_behind(node: Any) -> list[Node] | None:
+    """The linear layer that ``node`` shows the result of, and the views from it to ``node``; each has one user."""
+    chain: list[Node] = []
+    while isinstance(node, Node) and sole_user(node) is not None:
+        chain.insert(0, node)
+        if calls(node, F.linear):
+            return None if _has_siblings(node) else chain
+        if not calls(node, torch.reshape, torch.permute):
+            return None
+        node = node.args[0]
+    return None
+
+
+def _has_siblings(linear: Node) -> bool:
+    """Whether other linear layers read the same input."""
+    return any(user is not linear and calls(user, F.linear) and user.args[0] is linear.args[0] for user in linear.args[0].users)
+
+
+def _is_residual(other: Any, arg: Node, total: Node) -> bool:
+    """Whether ``total = arg + other`` is a sum of two tensors of its own shape and dtype."""
+    return (
+        isinstance(other, Node)
+        and other is not arg
+        and shape(other) == shape(arg) == shape(total)
+        and value(other).dtype == value(arg).dtype == value(total).dtype
+    )
+
+
+def _fuse(total: Node, chain: list[Node], residual: Node, has_impl: HasImpl) -> bool:
+    linear, *views = chain
+    x, weight, bias = linear.args
+    tokens, added = as_it_lies(x), turned_back(as_it_lies(residual), views)
+    if added is None or not has_impl(linear_add, tokens.val, *metas((weight, bias)), added.val):
+        return False
+    out = value(linear).new_empty(shape(linear))
+    new = insert_as(total, out, linear_add, tokens.insert(total), weight, bias, added.insert(total))
+    for view in views:
+        new = insert(total, view.target, new, view.args[1])  # type: ignore[arg-type]
+    replace(total, new)
+    return True

@@ -1,0 +1,70 @@
+"""Cases of ``linear_add``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.case import Case, Data
+
+Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+
+SHAPES = [  # M, N, K: the attentions' output layers and the feed-forward layers of SDXL at 1024 x 1024 and SD1.5 at 512 x 512; one odd M
+    (2048, 1280, 1280),
+    (2048, 1280, 5120),
+    (8192, 640, 640),
+    (8192, 640, 2560),
+    (8192, 320, 320),
+    (128, 1280, 1280),
+    (130, 1280, 5120),
+]
+
+
+def _make(shape: tuple[int, ...], features: int, *, bias: bool = True) -> Make:
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        weight = data.normal(features, shape[-1], std=shape[-1] ** -0.5)
+        return (data.normal(*shape), weight, data.normal(features) if bias else None, data.normal(*shape[:-1], features)), {}
+
+    return make
+
+
+def _views(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """x and weight with gaps between their rows, each beginning on 16 bytes."""
+    data = Data(dtype, device)
+    x, weight = data.normal(2, 9, 96)[..., 16:80], data.normal(48, 80, std=0.1)[:, 8:72]
+    return (x, weight, data.normal(64)[16:], data.normal(2, 9, 48)), {}
+
+
+def _unaligned(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Nothing begins on 16 bytes."""
+    data = Data(dtype, device)
+    x, weight = data.normal(2 * 9 * 64 + 1)[1:].view(2, 9, 64), data.normal(48 * 64 + 1, std=0.1)[1:].view(48, 64)
+    return (x, weight, data.normal(49)[1:], data.normal(2 * 9 * 48 + 3)[3:].view(2, 9, 48)), {}
+
+
+def _strided(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An x that no view makes 2-D, and a residual that isn't contiguous."""
+    data = Data(dtype, device)
+    x, residual = data.normal(5, 3, 64).transpose(0, 1), data.normal(3, 48, 5).transpose(1, 2)
+    return (x, data.normal(48, 64, std=0.1), data.normal(48), residual), {}
+
+
+CASES = [
+    Case("tokens", _make((2, 9, 64), 48)),
+    Case("no-bias", _make((2, 9, 64), 48, bias=False)),
+    Case("image", _make((2, 3, 5, 64), 64)),
+    Case("one-row", _make((64,), 48)),
+    Case("two-rows", _make((2, 64), 320)),
+    Case("odd", _make((3, 5, 33), 71)),
+    Case("views", _views),
+    Case("unaligned", _unaligned),
+    Case("strided", _strided),
+    Case("empty", _make((0, 7, 64), 48)),
+]
+
+GPU_CASES = [
+    Case(f"{m}x{n}x{k}{'' if bias else '-no-bias'}", _make((m, k), n, bias=bias)) for m, n, k in SHAPES for bias in (True, False)
+]

@@ -1,0 +1,353 @@
+"""How ``linear_add`` calls cuBLASLt, without a GPU: the numbers against the header, the calls against a library that multiplies in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import itertools
+import os
+import re
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.ops.linear_add import OP, cublaslt, cublaslt_impl, cublaslt_plans, linear_add
+from sfast_core.ops.linear_add.cublaslt import DataType, Epilogue, Operation, Preference, ReductionScheme, Transpose
+from sfast_core.ops.linear_add.cublaslt_plans import ALIGNMENT, Addresses, PlanCache, Problem
+from sfast_core.target import Target
+from tests.ops.cases.linear_add import CASES
+
+GPU = Target(torch.device("cuda", 0), "everything", (9, 0))
+
+# The names of the headers, and what they are there.
+NUMBERS = {
+    "CUDA_R_32F": (DataType.R_32F, 0),
+    "CUDA_R_16F": (DataType.R_16F, 2),
+    "CUDA_R_16BF": (DataType.R_16BF, 14),
+    "CUBLAS_OP_N": (Transpose.NO, 0),
+    "CUBLAS_OP_T": (Transpose.YES, 1),
+    "CUBLAS_COMPUTE_32F": (cublaslt.COMPUTE_32F, 68),
+    "CUBLASLT_EPILOGUE_DEFAULT": (Epilogue.DEFAULT, 1),
+    "CUBLASLT_EPILOGUE_BIAS": (Epilogue.BIAS, 4),
+    "CUBLASLT_REDUCTION_SCHEME_INPLACE": (ReductionScheme.IN_PLACE, 1),
+    "CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE": (ReductionScheme.COMPUTE_TYPE, 2),
+    "CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE": (ReductionScheme.OUTPUT_TYPE, 4),
+    "CUBLASLT_MATMUL_DESC_TRANSA": (Operation.TRANSPOSE_A, 3),
+    "CUBLASLT_MATMUL_DESC_TRANSB": (Operation.TRANSPOSE_B, 4),
+    "CUBLASLT_MATMUL_DESC_EPILOGUE": (Operation.EPILOGUE, 7),
+    "CUBLASLT_MATMUL_DESC_BIAS_POINTER": (Operation.BIAS_POINTER, 8),
+    "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES": (Preference.MAX_WORKSPACE_BYTES, 1),
+    "CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK": (Preference.REDUCTION_SCHEME_MASK, 3),
+    "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES": (Preference.MIN_ALIGNMENT_A_BYTES, 5),
+    "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES": (Preference.MIN_ALIGNMENT_B_BYTES, 6),
+    "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES": (Preference.MIN_ALIGNMENT_C_BYTES, 7),
+    "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES": (Preference.MIN_ALIGNMENT_D_BYTES, 8),
+}
+
+
+# -- declarations ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name: str) -> None:
+    ours, theirs = NUMBERS[name]
+    assert ours == theirs
+
+
+def test_every_number_is_checked() -> None:
+    enums = (DataType, Transpose, Epilogue, ReductionScheme, Operation, Preference)
+    assert [member for enum in enums for member in enum if not any(member is ours for ours, _ in NUMBERS.values())] == []
+
+
+def test_structures() -> None:
+    result = cublaslt.HeuristicResult
+    assert ctypes.sizeof(cublaslt.Algorithm) == 64 and ctypes.sizeof(result) == 96
+    assert [getattr(result, name).offset for name, *_ in result._fields_] == [0, 64, 72, 76, 80]
+
+
+def _headers() -> str:
+    """The text of the headers of a CUDA that is installed here."""
+    roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    roots += [Path("/usr/local/cuda"), *Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*")]
+    found = {name: path for root in roots for name in _HEADERS if (path := root / "include" / name).exists()}
+    if len(found) < len(_HEADERS):
+        pytest.skip("there are no CUDA headers here")
+    return "\n".join(path.read_text("utf-8", "replace") for path in found.values())
+
+
+_HEADERS = ("cublasLt.h", "cublas_api.h", "library_types.h")
+
+
+def test_numbers_and_signatures_are_those_of_the_installed_headers() -> None:
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", _headers(), flags=re.DOTALL)
+    for name, (ours, _) in NUMBERS.items():
+        (number,) = set(re.findall(rf"\b{name}\s*=\s*(\w+)", text))
+        assert int(number, 0) == ours, name
+    for name, parameters in cublaslt.SIGNATURES.items():
+        (theirs,) = set(re.findall(rf"\b{name}\(([^)]*)\);", text))
+        assert len(theirs.split(",")) == len(parameters), name
+
+
+# -- the library ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cuda", "platform", "name"),
+    [
+        ("13.0", "linux", "libcublasLt.so.13"),
+        ("12.4", "linux", "libcublasLt.so.12"),
+        ("13.0", "win32", "cublasLt64_13.dll"),
+        ("11.8", "linux", None),
+        ("14.0", "linux", None),
+        ("13.0", "darwin", None),
+        (None, "linux", None),
+    ],
+)
+def test_the_name_of_pytorchs_library(cuda: str | None, platform: str, name: str | None) -> None:
+    assert cublaslt.name_of(cuda, platform) == name
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names a library of Linux")
+def test_another_library_is_refused() -> None:
+    with pytest.raises(OSError):
+        cublaslt.open_loaded("libcublasLt.so.0")
+    with pytest.raises(AttributeError, match="cublasLtCreate"):
+        cublaslt.open_loaded(ctypes.util.find_library("c") or "libc.so.6")
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch has a cuBLASLt")
+def test_why_not_without_a_library() -> None:
+    x, weight = torch.empty(4, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
+    reason = cublaslt_impl.why_not(GPU, x, weight, None, x)
+    assert reason is not None and "cuBLASLt can't be used: PyTorch" in reason
+
+
+def test_an_error_names_the_function_and_the_status() -> None:
+    with pytest.raises(RuntimeError, match="cublasLtMatmul: status 15, not supported"):
+        cublaslt._check(15, SimpleNamespace(__name__="cublasLtMatmul"), ())
+
+
+# -- a library that multiplies in memory ----------------------------------------------------------------------------------------
+
+_DTYPES = {DataType.R_16F: torch.float16, DataType.R_16BF: torch.bfloat16}
+
+
+class Memory:
+    """cuBLASLt as its manual tells it: matrices are stored by columns, and what is set is read when the product is launched."""
+
+    def __init__(self, algorithms: int = 2) -> None:
+        self.objects: dict[int, Any] = {}
+        self.preferences: dict[int, int] = {}
+        self.ranks: list[int] = []
+        self.ldd: list[int] = []
+        self._algorithms = algorithms
+        self._next = itertools.count(1)
+
+    def _new(self, place: Any, made: Any) -> None:
+        place._obj.value = next(self._next)
+        self.objects[place._obj.value] = made
+
+    def _drop(self, handle: ctypes.c_void_p) -> None:
+        del self.objects[handle.value or 0]
+
+    cublasLtMatmulDescDestroy = cublasLtMatrixLayoutDestroy = cublasLtMatmulPreferenceDestroy = _drop
+
+    def cublasLtCreate(self, place: Any) -> None:
+        self._new(place, "handle")
+
+    def cublasLtMatmulDescCreate(self, place: Any, compute: int, scale: int) -> None:
+        assert (compute, scale) == (68, 0)
+        self._new(place, {"sizes": {3: 4, 4: 4, 7: 4, 8: 8}})
+
+    def cublasLtMatmulPreferenceCreate(self, place: Any) -> None:
+        self._new(place, {"sizes": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4}})
+
+    def cublasLtMatrixLayoutCreate(self, place: Any, dtype: int, rows: int, columns: int, ld: int) -> None:
+        assert ld >= rows and ld * 2 % ALIGNMENT == 0
+        self._new(place, (_DTYPES[DataType(dtype)], rows, columns, ld))
+
+    def _set(self, handle: ctypes.c_void_p, attribute: int, place: Any, size: int) -> None:
+        described = self.objects[handle.value or 0]
+        assert size == described["sizes"][attribute]
+        described[int(attribute)] = place._obj.value
+
+    cublasLtMatmulDescSetAttribute = cublasLtMatmulPreferenceSetAttribute = _set
+
+    def cublasLtMatmulAlgoGetHeuristic(self, handle: Any, operation: Any, a: Any, b: Any, c: Any, d: Any, wish: Any, *results: Any) -> None:
+        requested, array, found = results
+        self.preferences = {name: set_to for name, set_to in self.objects[wish.value].items() if name != "sizes"}
+        assert self.objects[handle.value] == "handle" and c.value == d.value
+        assert self.objects[operation.value].get(8, ALIGNMENT) == ALIGNMENT  # known before there is a bias
+        for rank in range(min(requested, self._algorithms)):
+            array[rank].algorithm.data[0], array[rank].workspace_bytes = rank, 512 * rank
+        found._obj.value = min(requested, self._algorithms)
+
+    def cublasLtMatmul(self, handle: Any, operation: Any, alpha: Any, *rest: Any) -> None:
+        a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace, workspace_bytes, _ = rest
+        set_to = self.objects[operation.value]
+        assert (alpha._obj.value, beta._obj.value, set_to[3], set_to[4]) == (1.0, 1.0, 1, 0)
+        self.ranks.append(algorithm._obj.data[0])
+        assert workspace_bytes == 512 * self.ranks[-1] and bool(workspace) == bool(workspace_bytes)
+        total = self._matrix(a, a_layout).double().t() @ self._matrix(b, b_layout).double() + self._matrix(c, c_layout).double()
+        if set_to[7] == 4:
+            total += self._flat(set_to[8], total.shape[0], self.objects[a_layout.value][0]).double()[:, None]
+        self._matrix(d, d_layout).copy_(total)
+        self.ldd.append(self.objects[d_layout.value][3])
+
+    def _matrix(self, address: int, layout: Any) -> torch.Tensor:
+        dtype, rows, columns, ld = self.objects[layout.value]
+        return self._flat(address, (columns - 1) * ld + rows, dtype).as_strided((rows, columns), (1, ld))
+
+    @staticmethod
+    def _flat(address: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+        assert address % ALIGNMENT == 0
+        return torch.frombuffer((ctypes.c_uint16 * count).from_address(address), dtype=dtype)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
+    """The impl calls this library, with the CPU for a device."""
+    library = Memory()
+    cache = PlanCache(library)
+    monkeypatch.setattr(cublaslt_impl, "plans", lambda: cache)
+    monkeypatch.setattr(cublaslt_impl, "why_no_library", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    yield library
+    kinds = [type(made) for made in library.objects.values()]
+    assert kinds.count(dict) * 3 == kinds.count(tuple) and "handle" in library.objects.values()  # an operation and three layouts for each plan
+
+
+# odd: lengths that cuBLASLt can't be given; empty: nothing to compute
+@pytest.mark.parametrize("case", [case for case in CASES if case.id not in ("odd", "empty")], ids=lambda case: case.id)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_is_launched_is_the_op(memory: Memory, case: Any, dtype: torch.dtype, rank: int) -> None:
+    args, _ = case.make(dtype, torch.device("cpu"))
+    out = OP.impls[rank].launch(*args)
+    expected = linear_add(*(arg if arg is None else arg.double() for arg in args))
+    assert out.shape == expected.shape and out.is_contiguous() and out.dtype == dtype and memory.ranks == [rank]
+    assert torch.equal(out, expected.to(dtype))  # rounded once
+
+
+def test_what_is_asked_for(memory: Memory) -> None:
+    args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
+    cublaslt_impl.launch(*args)
+    # Up to 32 MiB; parts of a sum in float32; every operand on 16 bytes.
+    assert memory.preferences == {1: 32 << 20, 3: 2, 5: 16, 6: 16, 7: 16, 8: 16}
+
+
+def test_a_plan_is_made_once_and_takes_each_bias(memory: Memory) -> None:
+    (x, weight, bias, residual), _ = CASES[0].make(torch.float16, torch.device("cpu"))
+    first = cublaslt_impl.launch(x, weight, bias, residual)
+    made = len(memory.objects)
+    second = cublaslt_impl.launch(x, weight, bias * 2, residual)
+    assert len(memory.objects) == made and not torch.equal(first, second)
+    cublaslt_impl.launch(x, weight, None, residual)
+    assert len(memory.objects) == made + 4
+
+
+def test_the_last_algorithm_stands_in_for_one_that_is_not_there(memory: Memory) -> None:
+    memory._algorithms = 1
+    args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
+    cublaslt_impl.launch_second(*args)
+    assert memory.ranks == [0]
+
+
+PROBLEM = Problem(0, torch.float16, m=16, n=32, k=64, x_stride=64, weight_stride=64, bias=True)
+
+
+def test_without_an_algorithm_nothing_is_left_behind() -> None:
+    memory = Memory(algorithms=0)
+    with pytest.raises(RuntimeError, match="linear_add: cuBLASLt has no algorithm for Problem"):
+        PlanCache(memory).plan(PROBLEM)
+    assert list(memory.objects.values()) == ["handle"]
+
+
+def test_threads_share_a_plan() -> None:
+    """Each launch gets its own bias."""
+    cache = PlanCache(Memory())
+    x, weight, residual = torch.randn(16, 64).half(), torch.randn(32, 64).half(), torch.randn(16, 32).half()
+    failed: list[int] = []
+
+    def launch(number: int) -> None:
+        bias, out = torch.full((32,), float(number)).half(), torch.empty(16, 32).half()
+        for _ in range(50):
+            plan = cache.plan(PROBLEM)
+            operands = (x, weight, bias, residual, out)
+            plan.launch(plan.algorithm(0), Addresses(*(operand.data_ptr() for operand in operands)), 0, 0)
+            if not torch.equal(out, linear_add(*(operand.double() for operand in operands[:4])).half()):
+                failed.append(number)
+
+    threads = [threading.Thread(target=launch, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+# -- what it refuses ------------------------------------------------------------------------------------------------------------
+
+
+def _meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+X, WEIGHT, BIAS, RESIDUAL = _meta(2, 9, 64), _meta(48, 64), _meta(48), _meta(2, 9, 48)
+OLD = Target(torch.device("cuda", 0), "old", (7, 5))
+
+# name: (arguments, what the reason says)
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "no CUDA": ((Target(torch.device("cpu")), X, WEIGHT, BIAS, RESIDUAL), "needs CUDA"),
+    "an old GPU": ((OLD, X, WEIGHT, BIAS, RESIDUAL), "needs compute capability 8.0, this is 7.5"),
+    "float32": ((GPU, *(tensor.float() for tensor in (X, WEIGHT, BIAS, RESIDUAL))), "x is float32, must be float16 or bfloat16"),
+    "a weight in another dtype": ((GPU, X, WEIGHT.bfloat16(), BIAS, RESIDUAL), "weight is bfloat16, x is float16"),
+    "a bias in another dtype": ((GPU, X, WEIGHT, BIAS.float(), RESIDUAL), "bias is float32, x is float16"),
+    "a residual in another dtype": ((GPU, X, WEIGHT, BIAS, RESIDUAL.float()), "residual is float32, x is float16"),
+    "a weight of another length": ((GPU, X, _meta(48, 72), BIAS, RESIDUAL), "x is [2, 9, 64], weight [48, 72]"),
+    "a vector as weight": ((GPU, X, _meta(64), None, _meta(2, 9)), "x is [2, 9, 64], weight [64]"),
+    "a bias that broadcasts": ((GPU, X, WEIGHT, _meta(1), RESIDUAL), "bias is [1], must be [48]"),
+    "a residual that broadcasts": ((GPU, X, WEIGHT, BIAS, _meta(1, 1, 48)), "residual of [1, 1, 48] is broadcast to [2, 9, 48]"),
+    "an odd length": ((GPU, _meta(2, 9, 60), _meta(48, 60), BIAS, RESIDUAL), "weight is [48, 60], both must be multiples of 8"),
+    "an odd width": ((GPU, X, _meta(44, 64), None, _meta(2, 9, 44)), "weight is [44, 64], both must be multiples of 8"),
+    "nothing": ((GPU, _meta(0, 64), WEIGHT, BIAS, _meta(0, 48)), "x or weight is empty"),
+    "too much": ((GPU, _meta(2**26, 64), WEIGHT, BIAS, _meta(2**26, 48)), "has 2^31 elements or more"),
+    "a transposed residual": ((GPU, X, WEIGHT, BIAS, _meta(2, 48, 9).transpose(1, 2)), "residual has strides (432, 1, 9), must be contiguous"),
+    "an x in no order": ((GPU, _meta(9, 2, 64).transpose(0, 1), WEIGHT, BIAS, RESIDUAL), "x of [2, 9, 64] with strides (64, 128, 1) is no matrix"),
+    "an x by columns": ((GPU, _meta(64, 18).t(), WEIGHT, BIAS, _meta(18, 48)), "x of [18, 64] with strides (1, 18) is no matrix"),
+    "one row for all": ((GPU, _meta(1, 64).expand(18, 64), WEIGHT, BIAS, _meta(18, 48)), "x of [18, 64] with strides (0, 1) is no matrix"),
+    "rows off 16 bytes": ((GPU, _meta(2, 9, 68)[..., :64], WEIGHT, BIAS, RESIDUAL), "x of [2, 9, 64] with strides (612, 68, 1) is no matrix"),
+    "a weight by columns": ((GPU, X, _meta(64, 48).t(), BIAS, RESIDUAL), "weight of [48, 64] with strides (1, 48) is no matrix"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_why_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublaslt_impl, "why_no_library", lambda: None)
+    arguments, expected = REFUSED[name]
+    assert expected in (cublaslt_impl.why_not(*arguments) or "nothing against it")
+
+
+def test_why_not_has_nothing_against_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublaslt_impl, "why_no_library", lambda: None)
+    assert cublaslt_impl.why_not(GPU, X, WEIGHT, BIAS, RESIDUAL) is None
+    assert cublaslt_impl.why_not(GPU, X, WEIGHT, None, RESIDUAL) is None
+    assert cublaslt_impl.why_not(GPU, _meta(2, 9, 192)[..., :64], _meta(48, 128)[:, 64:], BIAS, RESIDUAL) is None
+    assert cublaslt_impl.why_not(GPU, _meta(64), WEIGHT, BIAS, _meta(48)) is None
+
+
+def test_calls_alike_share_a_choice() -> None:
+    assert OP.family is not None
+    assert OP.family(X, WEIGHT, BIAS, RESIDUAL) == ("torch.float16 (48, 64) True", 1152)
+    assert OP.family(X, WEIGHT, None, RESIDUAL) == ("torch.float16 (48, 64) False", 1152)
+    assert len({impl.name for impl in OP.impls}) == cublaslt_plans.RANKS
