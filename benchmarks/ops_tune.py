@@ -69,7 +69,7 @@ COLD_BYTES = 160 << 20  # three times the L2 of an H100
 MAX_COPIES = 24
 ROUNDS = 7
 NOISE = 1e-4
-PARTS = ("gemm", "conv", "weights", "convs", "transposed conv")  # compute a part of the op, to see what the rest costs
+PARTS = ("gemm", "conv", "weight", "transposed conv")  # compute a part of the op, to see what the rest costs
 
 Launch = Callable[..., torch.Tensor]
 
@@ -259,8 +259,8 @@ def _plan(cudnn_impl: Any, rank: int) -> Launch:
 
 
 def upsample_shapes() -> Iterable[Shape]:
-    """Each impl that says it can, and parts: the phases' weights, their four convolutions, and the transposed convolution equal to them."""
-    from sfast_core.ops.upsample_conv2d.phases import phase_weights
+    """Each impl that says it can, and parts: the 4x4 weight, and the transposed convolution with it."""
+    from sfast_core.ops.upsample_conv2d.triton_impl import transposed_weight
 
     target = probe(torch.device("cuda"))
     for b, c, h in UPSAMPLE:
@@ -270,8 +270,8 @@ def upsample_shapes() -> Iterable[Shape]:
 
         variants: dict[str, Launch] = {
             "eager": upsample_conv2d.upsample_conv2d,
-            "weights": lambda x, weight, bias: phase_weights(weight),
-            **_with_ready_weights(c),
+            "weight": lambda x, weight, bias: transposed_weight(weight),
+            **_with_ready_weight(c),
         }
         shape = Shape(f"upsample {b}x{c}x{h}-{2 * h}", 2.0 * b * 4 * h * h * c * c * 9, make, upsample_conv2d.upsample_conv2d, variants)
         for impl in upsample_conv2d.OP.impls:
@@ -283,17 +283,9 @@ def upsample_shapes() -> Iterable[Shape]:
         yield shape
 
 
-def _with_ready_weights(channels: int) -> dict[str, Launch]:
-    phases = [_image(channels, channels, 2, 2, std=0.01) for _ in range(4)]
+def _with_ready_weight(channels: int) -> dict[str, Launch]:
     transposed = _image(channels, channels, 4, 4, std=0.01)
-
-    def convs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return [F.conv2d(x, phase, None, padding=1) for phase in phases][-1]
-
-    def transposed_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return F.conv_transpose2d(x, transposed, None, stride=2, padding=1)
-
-    return {"convs": convs, "transposed conv": transposed_conv}
+    return {"transposed conv": lambda x, weight, bias: F.conv_transpose2d(x, transposed, None, stride=2, padding=1)}
 
 
 def attention_shapes() -> Iterable[Shape]:

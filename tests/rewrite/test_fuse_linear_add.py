@@ -125,12 +125,21 @@ def test_a_kernel_is_asked_for_each_call() -> None:
     """On a machine without one, and for what none can compute, the graph is what it was."""
 
     def function(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return net.norm(net.lin(x) + y)
+        return net.lin(x) + y
 
     for has_impl, fused in ((always, 1), (lambda op, x, *_: x.dtype == torch.float16, 0)):
-        found, graph = rewritten("fuse_add_layer_norm", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl)
-        (node,) = [node for node in graph.nodes if node.target is add_layer_norm]
-        assert found == 1 and (count(graph, linear_add), node.args[1] is None) == (fused, bool(fused))
+        found, graph = rewritten("fuse_linear_add", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl)
+        assert (found, count(graph, linear_add), count(graph, torch.add)) == (fused, fused, 1 - fused)
+
+
+def test_a_sum_that_a_layer_norm_reads_is_left_to_it() -> None:
+    def function(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = net.lin(x) + y
+        return net.norm(total) * total
+
+    found, graph = rewritten("fuse_add_layer_norm", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=always)
+    (node,) = [node for node in graph.nodes if node.target is add_layer_norm]
+    assert found == 1 and count(graph, linear_add) == 0 and node.args[1] is not None
 
 
 def test_a_1x1_convolution_takes_the_sum_from_a_3x3_one() -> None:

@@ -43,7 +43,7 @@ def why_no_library() -> str | None:
 
 
 class Geometry(NamedTuple):
-    """All that a plan depends on. Tensors are NHWC, dense (but for a result with ``out_strides``) and begin on 16 bytes."""
+    """All that a plan depends on. Tensors are NHWC, dense and begin on 16 bytes."""
 
     device: int
     dtype: torch.dtype
@@ -53,20 +53,12 @@ class Geometry(NamedTuple):
     padding: tuple[int, int]
     dilation: tuple[int, int]
     relu: bool
-    post_padding: tuple[int, int] | None = None  #: below and to the right, where it isn't ``padding``, which is above and to the left then
-    out_strides: tuple[int, ...] | None = None  #: of the result, where it isn't dense
-
-    @property
-    def paddings(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Above and to the left, below and to the right."""
-        return self.padding, self.padding if self.post_padding is None else self.post_padding
 
     @property
     def out(self) -> tuple[int, int, int, int]:
         """The shape of the result."""
-        before, after = self.paddings
         height, width = (
-            (self.x[2 + i] + before[i] + after[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(2)
+            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(2)
         )
         return self.x[0], self.weight[0], height, width
 
@@ -94,12 +86,11 @@ def describe(cudnn: Any, geometry: Geometry, handle: Any) -> tuple[Any, dict[str
         tensors[name] = graph.tensor(name=name, dim=list(shape), stride=[h * w * c, 1, w * c, c], data_type=io)
         return tensors[name]
 
-    before, after = geometry.paddings
     value = graph.conv_fprop(
         operand("x", geometry.x),
         operand("weight", geometry.weight),
-        pre_padding=list(before),
-        post_padding=list(after),
+        pre_padding=list(geometry.padding),
+        post_padding=list(geometry.padding),
         stride=list(geometry.stride),
         dilation=list(geometry.dilation),
     )
@@ -107,8 +98,6 @@ def describe(cudnn: Any, geometry: Geometry, handle: Any) -> tuple[Any, dict[str
     if geometry.relu:
         value = graph.relu(value)
     value.set_output(True).set_data_type(io)
-    if geometry.out_strides is not None:
-        value.set_dim(list(geometry.out)).set_stride(list(geometry.out_strides))
     tensors["out"] = value
     return graph, tensors
 

@@ -71,11 +71,11 @@ def launch(
         groups,
     ).contiguous(memory_format=torch.channels_last)
     if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):
-        _add_in_place(out, bias, channel_add, residual, act)
+        add_in_place(out, bias, channel_add, residual, act)
     return out.contiguous(memory_format=memory_format_of(x))
 
 
-def _add_in_place(
+def add_in_place(
     out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
 ) -> None:
     """``out = act(out + bias + channel_add + residual)``, out channels_last and not empty."""

@@ -18,10 +18,8 @@ OP = Op(
     name="upsample_conv2d",
     reference=upsample_conv2d,
     impls=(
-        Impl("triton_phases", ".triton_impl", __package__),
-        Impl("cudnn_phases_dense", ".cudnn_impl", __package__, "launch_dense"),
-        Impl("cudnn_phases", ".cudnn_impl", __package__),
-        Impl("cudnn_upsampled", ".cudnn_upsampled_impl", __package__),
+        Impl("triton_transposed", ".triton_impl", __package__),
+        Impl("cudnn", ".cudnn_impl", __package__),
     ),
     measured=True,
     family=_family,
