@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .ahead import prepare
 from .config import CompileConfig
 from .engine import Engine, Forward
 from .report import Report, versions
@@ -64,6 +65,7 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module")
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
+    prepare()
     engine = Engine(module, name or type(module).__name__, config or CompileConfig())
     before = module.__dict__.get("forward")
     forward = _FastForward(module, engine, None if isinstance(before, _OwnForward) else before)

@@ -73,9 +73,10 @@ ALLOWED: dict[str, set[str]] = {
     "lowering": {"capture", "choices", "config", "ops", "report", "rewrite", "runtime", "target"},
     "proof": {"capture"},
     "engine": {"capture", "config", "lowering", "proof", "report", "runtime"},
-    "compiled": {"config", "engine", "report"},
+    "ahead": {"ops", "target"},
+    "compiled": {"ahead", "config", "engine", "report"},
     "__init__": {"compiled", "config", "hosts", "report"},
-    "hosts": {"capture", "compiled", "config", "engine", "report", "runtime"},
+    "hosts": {"ahead", "capture", "compiled", "config", "engine", "report", "runtime"},
 }
 
 

@@ -7,6 +7,7 @@ import threading
 import weakref
 from typing import Any
 
+from ...ahead import prepare
 from ...config import CompileConfig
 from ...report import Report, versions
 from .state import ModelState
@@ -83,6 +84,7 @@ def apply(model: Any, config: CompileConfig | None = None) -> Any:
         raise TypeError(f"apply(model): got a {type(model).__name__}, needs a ComfyUI model (ComfyUI 0.3.64 or newer)")
     from comfy.patcher_extension import CallbacksMP, WrappersMP
 
+    prepare()
     clone = model.clone()
     remove(clone)
     clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig()))
