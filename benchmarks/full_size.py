@@ -40,7 +40,7 @@ MODELS = (
 
 
 @contextlib.contextmanager
-def _new_modules(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+def new_modules(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Parameters made inside are made on ``device`` in ``dtype``: SDXL never passes through the CPU's memory."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -58,7 +58,7 @@ def build_unet(config: dict[str, Any], device: torch.device, dtype: torch.dtype)
     from diffusers import UNet2DConditionModel
 
     torch.manual_seed(0)
-    with _new_modules(device, dtype):
+    with new_modules(device, dtype):
         return UNet2DConditionModel(**config).eval().requires_grad_(False)
 
 

@@ -11,6 +11,7 @@ import argparse
 import math
 import tarfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from .demo_picture import draw_samples
 VAE_SHARE = 0.3  #: of the time; the rest trains the UNet and the text encoder
 KL_WEIGHT = 5e-4
 EMPTY_PROMPT_SHARE = 0.1  #: of the captions are dropped, so that classifier-free guidance works
+Batch = tuple[torch.Tensor, ...]
+Step = Callable[[Batch], torch.Tensor]  #: trains on one batch and returns its loss
 SAMPLE_PROMPTS = (
     "a red circle on a blue background",
     "a yellow star on a purple background",
@@ -107,25 +110,68 @@ class Setting:
         scene = demo_data.draw_scenes(self.batch, self.device, self.generator)
         return scene, demo_data.draw_pictures(scene, self.generator).to(memory_format=torch.channels_last)
 
-    def randn_like(self, x: torch.Tensor) -> torch.Tensor:
-        """Normal noise of x's shape, from the seeded generator."""
-        return torch.randn(x.shape, device=x.device, generator=self.generator)
+    def latents(self, vae: Any) -> tuple[int, ...]:
+        """The shape of a batch of pictures encoded by ``vae``."""
+        side = demo_data.RESOLUTION // 2 ** (len(vae.config.block_out_channels) - 1)
+        return self.batch, vae.config.latent_channels, side, side
+
+    def randn(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Normal noise, from the seeded generator."""
+        return torch.randn(shape, device=self.device, generator=self.generator)
 
 
-def _optimise(setting: Setting, progress: Progress, parameters: list[torch.nn.Parameter], loss_of_a_batch: Any) -> None:
-    """AdamW with a warm-up of 2% and a cosine to nothing; leaves the averaged weights in ``parameters``."""
-    fused = setting.device.type == "cuda"
-    optimiser = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.98), weight_decay=0.01, fused=fused)
-    average = Average(parameters, decay=0.999 if fused else 0.99)  # a CPU does only some hundreds of steps
-    while (fraction := progress.fraction) < 1.0:
-        cosine = 0.5 + 0.5 * math.cos(fraction * math.pi)
-        optimiser.param_groups[0]["lr"] = setting.learning_rate * min(1.0, (fraction + 1e-3) / 0.02) * cosine
+def _captured(step: Step, example: Batch) -> Step:
+    """``step`` as a CUDA graph: these models are so small that launching their kernels one by one takes several times as long."""
+    static = tuple(tensor.clone() for tensor in example)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step(static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step(static)
+
+    def replay(batch: Batch) -> torch.Tensor:
+        for buffer, tensor in zip(static, batch, strict=True):
+            buffer.copy_(tensor)
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def _optimise(
+    setting: Setting,
+    progress: Progress,
+    parameters: list[torch.nn.Parameter],
+    draw: Callable[[], Batch],
+    loss_of: Callable[..., torch.Tensor],
+) -> None:
+    """AdamW with a warm-up of 2% and a cosine to nothing; leaves the averaged weights in ``parameters``.
+
+    ``draw`` makes a batch, ``loss_of`` computes the loss of one.
+    """
+    on_gpu = setting.device.type == "cuda"
+    rate = torch.zeros((), device=setting.device)  # a tensor, for a captured step to read
+    optimiser = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01, fused=on_gpu, capturable=on_gpu)
+    average = Average(parameters, decay=0.999 if on_gpu else 0.99)  # a CPU does only some hundreds of steps
+
+    def step(batch: Batch) -> torch.Tensor:
         with setting.autocast():
-            loss = loss_of_a_batch()
+            loss = loss_of(*batch)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
+        return loss.detach()
+
+    take_step = _captured(step, draw()) if on_gpu else step
+    while (fraction := progress.fraction) < 1.0:
+        cosine = 0.5 + 0.5 * math.cos(fraction * math.pi)
+        rate.fill_(setting.learning_rate * min(1.0, (fraction + 1e-3) / 0.02) * cosine)
+        loss = take_step(draw())
         average.update()
         progress.add(loss)
     average.apply()
@@ -138,15 +184,17 @@ def train_vae(vae: Any, setting: Setting, progress: Progress) -> None:
     """
     vae.train().to(memory_format=torch.channels_last)
 
-    def loss_of_a_batch() -> torch.Tensor:
-        pictures = setting.pictures()[1]
+    def draw() -> Batch:
+        return setting.pictures()[1], setting.randn(setting.latents(vae))
+
+    def loss_of(pictures: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         posterior = vae.encode(pictures).latent_dist
-        latents = posterior.mean + posterior.std * setting.randn_like(posterior.mean)
+        latents = posterior.mean + posterior.std * noise
         error = F.l1_loss(vae.decode(latents).sample.float(), pictures)
         mean, logvar = posterior.mean.float(), posterior.logvar.float()
         return error + KL_WEIGHT * 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar).mean()
 
-    _optimise(setting, progress, list(vae.parameters()), loss_of_a_batch)
+    _optimise(setting, progress, list(vae.parameters()), draw, loss_of)
     vae.eval().requires_grad_(False)
     with torch.no_grad():
         latents = vae.encode(setting.pictures()[1]).latent_dist.mean
@@ -162,20 +210,24 @@ def train_unet(models: dict[str, Any], setting: Setting, progress: Progress) -> 
     token_table = torch.tensor(tokens["input_ids"], device=setting.device)  # row 0 is the empty prompt
     levels = scheduler.config.num_train_timesteps
 
-    def loss_of_a_batch() -> torch.Tensor:
+    def draw() -> Batch:
         scene, pictures = setting.pictures()
-        with torch.no_grad():
-            posterior = vae.encode(pictures).latent_dist
-            latents = (posterior.mean + posterior.std * setting.randn_like(posterior.mean)).float() * vae.config.scaling_factor
         rows = torch.as_tensor(scene.index()) + 1
         dropped = torch.rand(rows.shape, device=setting.device, generator=setting.generator) < EMPTY_PROMPT_SHARE
-        states = text_encoder(token_table[torch.where(dropped, 0, rows)])[0]
-        noise = setting.randn_like(latents)
+        shape = setting.latents(vae)
         steps = torch.randint(levels, (setting.batch,), device=setting.device, generator=setting.generator)
-        predicted = unet(scheduler.add_noise(latents, noise, steps), steps, states).sample
+        return pictures, token_table[torch.where(dropped, 0, rows)], setting.randn(shape), setting.randn(shape), steps
+
+    def loss_of(
+        pictures: torch.Tensor, tokens: torch.Tensor, latent_noise: torch.Tensor, noise: torch.Tensor, steps: torch.Tensor
+    ) -> torch.Tensor:
+        with torch.no_grad():
+            posterior = vae.encode(pictures).latent_dist
+            latents = (posterior.mean + posterior.std * latent_noise).float() * vae.config.scaling_factor
+        predicted = unet(scheduler.add_noise(latents, noise, steps), steps, text_encoder(tokens)[0]).sample
         return F.mse_loss(predicted.float(), scheduler.get_velocity(latents, noise, steps))
 
-    _optimise(setting, progress, [*unet.parameters(), *text_encoder.parameters()], loss_of_a_batch)
+    _optimise(setting, progress, [*unet.parameters(), *text_encoder.parameters()], draw, loss_of)
     unet.eval().requires_grad_(False)
     text_encoder.eval().requires_grad_(False)
 
@@ -190,7 +242,7 @@ def train(arguments: argparse.Namespace) -> tuple[Any, dict[str, list[float]]]:
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True  # every batch has the same shape
-    batch = arguments.batch or (1024 if device.type == "cuda" else 16)
+    batch = arguments.batch or (256 if device.type == "cuda" else 16)
     print(f"training on {torch.cuda.get_device_name(device) if device.type == 'cuda' else 'the CPU'}, batch {batch}", flush=True)
     generator = torch.Generator(device).manual_seed(arguments.seed)
     setting = Setting(device, batch, arguments.rate, generator)
@@ -228,7 +280,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--vae-steps", type=int, help="train the VAE for so many steps, whatever time that takes")
     parser.add_argument("--steps", type=int, help="train the UNet for so many steps, whatever time that takes")
     parser.add_argument("--sample-steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, help="pictures a step (default: 1024 on CUDA, 16 on a CPU; the VAE takes half)")
+    parser.add_argument("--batch", type=int, help="pictures a step (default: 256 on CUDA, 16 on a CPU; the VAE takes half)")
     parser.add_argument("--vae-rate", type=float, default=2e-4, help="the VAE's learning rate; 1e-3 got stuck")
     parser.add_argument("--rate", type=float, default=5e-4, help="the UNet's and the text encoder's learning rate")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,0 +1,207 @@
+"""A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``vae`` and ``text_encoder`` have in common.
+
+Prints a table and writes CSV: time (median of rounds that alternate between the providers), time of the first calls until steady state,
+peak memory where it is counted, and the error against the same weights in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .machine import facts, write
+
+PROVIDERS = ("eager", "compile", "compile-reduce-overhead", "ours")
+_ROUNDS = 15
+_CALLS = 8
+_WARM_UP_CALLS = 4
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a module with random weights on the GPU, and the keyword arguments of one call."""
+
+    name: str
+    dtype: torch.dtype
+    build: Callable[[torch.dtype], Any]
+    inputs: Callable[[Any, torch.dtype], dict[str, Any]]
+
+
+@dataclass
+class Row:
+    """One provider's outcome on one subject."""
+
+    model: str
+    dtype: str
+    provider: str
+    ms: float = 0.0
+    first_calls_s: float = 0.0
+    peak_bytes: int = 0
+    steady_peak_bytes: int = 0
+    error: float = 0.0
+    rounds_ms: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _Provider:
+    row: Row
+    forward: Callable[[], torch.Tensor]
+    report: Callable[[], str] | None = None
+
+
+def _make(name: str, subject: Subject, module: Any) -> _Provider:
+    inputs = subject.inputs(module, subject.dtype)
+    report = None
+    if name == "compile":
+        module = torch.compile(module)
+    elif name == "compile-reduce-overhead":
+        module = torch.compile(module.to(memory_format=torch.channels_last), mode="reduce-overhead")
+    elif name == "ours":
+        import sfast_core
+
+        module = sfast_core.compile(module, name=subject.name)
+        report = lambda: module.report().text()  # noqa: E731
+
+    def forward() -> torch.Tensor:
+        return _first_tensor(module(**inputs))
+
+    return _Provider(Row(subject.name, str(subject.dtype).removeprefix("torch."), name), forward, report)
+
+
+def _first_tensor(result: Any) -> torch.Tensor:
+    tensor: torch.Tensor = result if isinstance(result, torch.Tensor) else result[0]
+    return tensor
+
+
+def _prepare(provider: _Provider) -> torch.Tensor:
+    """Warm up, note the first calls' time, return one result."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    start = time.perf_counter()
+    for _ in range(_WARM_UP_CALLS):
+        provider.forward()
+        torch.cuda.synchronize()
+    provider.row.first_calls_s = time.perf_counter() - start
+    return provider.forward().float().clone()
+
+
+def _round(provider: _Provider) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(_CALLS):
+        provider.forward()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / _CALLS
+
+
+@torch.no_grad()
+def measure(subject: Subject, names: list[str], profile: Path | None, memory: Callable[[str, str], dict[str, int]] | None) -> list[Row]:
+    """Every provider on one subject. Each has a copy of the weights of its own; ``memory`` counts a provider's in a process of its own."""
+    original = subject.build(subject.dtype)
+    exact = _in_float32(original, subject)
+    providers = []
+    for name in names:
+        print(f"{subject.name}: {name} ...", flush=True)
+        counted = memory(subject.name, name) if memory and not name.startswith("compile") else {}
+        provider = _make(name, subject, copy.deepcopy(original))
+        provider.row.peak_bytes = counted.get("peak_bytes", 0)
+        provider.row.steady_peak_bytes = counted.get("steady_peak_bytes", 0)
+        result = _prepare(provider)
+        provider.row.error = float((result - exact).norm() / exact.norm())
+        providers.append(provider)
+    for _ in range(_ROUNDS):
+        for provider in providers:
+            provider.row.rounds_ms.append(_round(provider))
+    for provider in providers:
+        provider.row.ms = statistics.median(provider.row.rounds_ms)
+        if provider.report:
+            print(provider.report(), flush=True)
+        if profile and provider.row.provider == "ours":
+            _profile(provider, profile / f"profile-{subject.name.replace(' ', '-')}.txt")
+    return [provider.row for provider in providers]
+
+
+def _in_float32(original: Any, subject: Subject) -> torch.Tensor:
+    exact = copy.deepcopy(original).float()
+    inputs = {key: _float(value) for key, value in subject.inputs(original, subject.dtype).items()}
+    result = _first_tensor(exact(**inputs)).clone()
+    del exact
+    torch.cuda.empty_cache()
+    return result
+
+
+def _float(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _float(item) for key, item in value.items()}
+    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _profile(provider: _Provider, path: Path) -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(5):
+            provider.forward()
+        torch.cuda.synchronize()
+    path.write_text(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=70, max_name_column_width=110), "utf-8")
+
+
+def table(rows: list[Row], what: str) -> str:
+    """The rows as a Markdown table; the columns of memory only where it was counted."""
+    memory = any(row.peak_bytes for row in rows)
+    header = [what, "provider", "ms", "x eager", "first calls", *(["peak memory", "later calls"] if memory else []), "error to float32"]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for row in rows:
+        alike = [other for other in rows if (other.model, other.dtype) == (row.model, row.dtype)]
+        eager = next((other.ms for other in alike if other.provider == "eager"), row.ms)
+        counts = [f"{count / 2**30:.2f} GiB" if count else "" for count in (row.peak_bytes, row.steady_peak_bytes)] if memory else []
+        name = f"{row.model}, {row.dtype}"
+        cells = [name, row.provider, f"{row.ms:.2f}", f"{eager / row.ms:.2f}", f"{row.first_calls_s:.1f} s", *counts, f"{row.error:.1e}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(
+    name: str, description: str | None, what: str, subjects: list[Subject], memory: Callable[[str, str], dict[str, int]] | None = None
+) -> None:
+    """Parse arguments, measure, print, write.
+
+    Args:
+        name: of the benchmark, ``benchmarks.NAME``, and of its files.
+        description: its help text.
+        what: head of the table's first column.
+        subjects: to choose from.
+        memory: counts the memory of a subject and a provider by their names.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", help="which models, by the beginning of their names (default: all)")
+    parser.add_argument("--providers", default=",".join(PROVIDERS), help="which providers, in order")
+    parser.add_argument("--out", type=Path, default=Path("."), help=f"folder for {name}.csv, {name}.md and the profiles")
+    parser.add_argument("--profile", action="store_true", help="also write the kernels of our replay, by time")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the memory, which takes a process per model and provider")
+    parser.add_argument("--verbose", action="store_true", help="log what is compiled and measured")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit(f"benchmarks.{name} needs a CUDA device")
+    if args.verbose:
+        logging.basicConfig(level=logging.WARNING)
+        logging.getLogger("fast_compile").setLevel(logging.DEBUG)
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for subject in subjects:
+        if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
+            rows += measure(subject, args.providers.split(","), args.out if args.profile else None, None if args.no_memory else memory)
+            torch.cuda.empty_cache()
+    print("\n" + write(args.out, name, rows, table(rows, what), facts()))
