@@ -23,6 +23,7 @@ OP = Op(
         Impl("cudnn", ".cudnn_impl", __package__),
         Impl("flash", ".flash_impl", __package__),
         Impl("xformers", ".xformers_impl", __package__),
+        Impl("triton_chunked", ".triton_chunked_impl", __package__),
         Impl("efficient", ".efficient_impl", __package__),
     ),
     measured=True,

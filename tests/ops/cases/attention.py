@@ -89,6 +89,9 @@ CASES = [
         for name, shape in (("heads", (2, 2, 24, 24)), ("shared", (24, 24)), ("keys", (2, 1, 1, 24)))
     ),
     Case("mask-boolean", _masked((2, 1, 24, 24), True)),
+    Case("head-264", _packed(2, 1, 70, 264)),
+    Case("head-512", _packed(1, 2, 37, 512, scale=0.02)),
+    Case("head-512-peaked", _cross(1, 1, 40, 150, 512, spread=4.0)),
     Case("no-queries", _cross(1, 2, 0, 77, 64)),
 ]
 
