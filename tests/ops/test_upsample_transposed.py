@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from sfast_core.ops.upsample_conv2d import upsample_conv2d
 from sfast_core.ops.upsample_conv2d.constraints import why_not_shapes
+from sfast_core.target import Target
 
 triton_impl = pytest.importorskip("sfast_core.ops.upsample_conv2d.triton_impl", reason="needs Triton")
 
@@ -96,6 +97,15 @@ X, WEIGHT, BIAS = (2, 16, 4, 4), (8, 16, 3, 3), (8,)
 def test_what_is_no_3x3_convolution_of_an_image(x: Any, weight: Any, bias: Any, reason: str | None) -> None:
     tensors = [None if shape is None else torch.empty(shape, device="meta") for shape in (x, weight, bias)]
     assert why_not_shapes(*tensors) == reason
+
+
+@pytest.mark.parametrize(
+    "channels, side, fits", [(1280, 32, True), (640, 64, True), (640, 32, True), (1280, 16, False), (1280, 8, False), (64, 2, True)]
+)
+def test_a_weight_far_larger_than_the_result_is_not_worth_its_memory(channels: int, side: int, fits: bool) -> None:
+    target = Target(torch.device("cuda", 0), "everything", (9, 0), triton=True)
+    x, weight = torch.empty(2, channels, side, side, device="meta"), torch.empty(channels, channels, 3, 3, device="meta")
+    assert (triton_impl.why_not(target, x, weight, None) is None) == fits
 
 
 def test_dtypes_are_alike() -> None:
