@@ -104,6 +104,8 @@ def test_only_a_host_knows_its_host_and_only_when_it_is_used() -> None:
         part = path.relative_to(CORE).parts[0]
         at_import = {module.split(".")[0] for module, _ in imports(path, lazy=False)}
         refused = HOSTS & at_import
+        if path.is_relative_to(CORE / "hosts" / "webui"):  # that host imports it while it loads the extension, and gives no later chance
+            refused -= {"modules"}
         if part != "hosts":
             refused |= HOSTS & {module.split(".")[0] for module, _ in imports(path)}
         if part != "ops":  # a kernel's own files are imported when an op asks for them

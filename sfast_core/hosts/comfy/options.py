@@ -77,8 +77,13 @@ class Steering:
         return forward
 
 
-def steering(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Steering:
+def steering(args: tuple[Any, ...], kwargs: Mapping[str, Any], other: str = "another node") -> Steering:
     """Take a call's arguments apart.
+
+    Args:
+        args: the call's positional arguments.
+        kwargs: its keyword arguments.
+        other: who puts functions into the options, as this host calls them.
 
     Raises:
         CaptureError: other nodes' functions run inside the forward. They may read anything.
@@ -87,7 +92,7 @@ def steering(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Steering:
     if place is None:
         return Steering(snapshot(args), snapshot(dict(kwargs)), None, {})
     options = args[place] if isinstance(place, int) else kwargs[place]
-    _refuse_functions(options)
+    _refuse_functions(options, other)
     steers = snapshot({key: value for key, value in options.items() if key not in _TRAVELLING})
     travelling = {key: _unread(key, value) for key, value in options.items() if key in _TRAVELLING}
     if isinstance(place, int):
@@ -112,7 +117,7 @@ def options_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str,
     return {} if place is None else args[place] if isinstance(place, int) else kwargs[place]
 
 
-def _refuse_functions(options: Mapping[str, Any]) -> None:
+def _refuse_functions(options: Mapping[str, Any], other: str) -> None:
     patches = [
         f"{name} ({_owner(value)})"
         for table in ("patches", "patches_replace")
@@ -120,10 +125,10 @@ def _refuse_functions(options: Mapping[str, Any]) -> None:
         if value
     ]
     if patches:
-        raise CaptureError(f"another node patches the model: {', '.join(sorted(patches))}")
+        raise CaptureError(f"{other} patches the model: {', '.join(sorted(patches))}")
     for name, value in options.items():
         if callable(value) and name not in _TRAVELLING:
-            raise CaptureError(f"another node puts a function into the model's options: {name} ({_owner(value)})")
+            raise CaptureError(f"{other} puts a function into the model's options: {name} ({_owner(value)})")
 
 
 def _owner(functions: Any) -> str:

@@ -1,0 +1,14 @@
+"""The entry for AUTOMATIC1111's webui and Forge, which load this file when the repository is in ``extensions/``. ComfyUI doesn't see it.
+
+The repository's folder is on ``sys.path`` only while this file is loaded, and top-level names are shared by all extensions: everything
+that is needed is imported here and now, by the one name that is ours.
+"""
+
+import torch
+
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6):
+    from sfast_core.hosts.webui.entry import load
+
+    FastCompileScript = load()
+else:
+    print(f"Fast Compile needs PyTorch 2.6 or newer, this is {torch.__version__}: pictures are made as before.")

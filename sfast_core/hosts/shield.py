@@ -1,0 +1,57 @@
+"""A host's call through the engine: what of ours fails runs as it was, what of the host's own fails reaches the host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..capture import CaptureError
+from ..engine import Engine
+
+log = logging.getLogger("fast_compile")
+
+
+class _FromHost(BaseException):
+    """Carries an exception of the host's past our own ``except``."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def shielded(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager: Callable[[], Any]) -> Any:
+    """``attempt(eager)``, and ``eager()`` where the attempt fails in a way that isn't the host's.
+
+    Args:
+        engine: counts the call as eager, with the reason, where the attempt fails.
+        attempt: runs the call through the engine. It gets ``eager`` in a form whose exceptions are known to be the host's.
+        eager: runs the call as the host would have.
+
+    Raises:
+        Exception: what ``eager`` raised.
+    """
+
+    def host() -> Any:
+        try:
+            return eager()
+        except Exception as error:
+            raise _FromHost(error) from None
+
+    failure: BaseException | None = None
+    reason = ""
+    try:
+        return attempt(host)
+    except _FromHost as passed:
+        failure = passed.error
+    except CaptureError as error:
+        reason = str(error)
+    except Exception as error:
+        log.debug("in a call of %s", engine.report.name, exc_info=True)
+        reason = f"Fast Compile failed: {type(error).__name__}: {error}"
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None  # or the exception would hold this frame, and this frame it
+    return engine.run_eager(reason, eager)

@@ -1,0 +1,93 @@
+"""The extension's page in the webui's settings, and what the settings say."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from modules import shared  # type: ignore[attr-defined]
+
+from ...config import CompileConfig
+
+log = logging.getLogger("fast_compile")
+
+ENABLED = "fast_compile_enabled"
+CUDA_GRAPHS = "fast_compile_cuda_graphs"
+_GRAPH_MEMORY = "fast_compile_graph_memory_mb"
+_CAPTURE_AFTER = "fast_compile_capture_after"
+_ADOPT_WEIGHTS = "fast_compile_adopt_weights"
+_MEASURE = "fast_compile_measure"
+_DISABLED_REWRITES = "fast_compile_disabled_rewrites"
+_SECTION = ("fast_compile", "Fast Compile")
+
+
+def add() -> None:
+    """Add the page; the webui calls this when it builds its settings."""
+    import gradio as gr
+
+    def option(key: str, default: Any, label: str, info: str, component: Any = None, limits: dict[str, Any] | None = None) -> None:
+        shared.opts.add_option(key, shared.OptionInfo(default, label, component, limits, section=_SECTION).info(info))
+
+    option(ENABLED, False, "Enable Fast Compile", "where its toggle stands when the webui starts; the toggle itself sets this")
+    option(CUDA_GRAPHS, True, "CUDA graphs", "the fastest way; costs GPU memory for each resolution in use")
+    option(
+        _GRAPH_MEMORY, 0, "Most GPU memory for CUDA graphs, in MB",
+        "the least recently used go first; 0: a third of what is free when the first is captured",
+        gr.Number, {"precision": 0},
+    )  # fmt: skip
+    option(
+        _CAPTURE_AFTER, 2, "Capture a graph at this call with the same shapes",
+        "2 or more; higher saves captures for shapes that come only a few times",
+        gr.Number, {"precision": 0},
+    )  # fmt: skip
+    option(
+        _ADOPT_WEIGHTS, True, "Lay weights out as the fused kernels want them",
+        "values stay the same, and they are laid back when a picture is made with the toggle off",
+    )  # fmt: skip
+    option(_MEASURE, True, "Time kernels once per GPU and shape", "off: the first that fits is taken")
+    option(_DISABLED_REWRITES, "", "Rewrites to leave out", "names separated by commas, as the report lists them")
+
+
+def config(cuda_graphs: bool) -> CompileConfig:
+    """What the settings and the accordion's switch say. A setting out of its range counts as its default, and the log says so."""
+    fields: dict[str, Any] = {
+        "graph_budget_bytes": int(_option(_GRAPH_MEMORY, 0)) * 2**20 or None,
+        "capture_after": int(_option(_CAPTURE_AFTER, 2)),
+        "adopt_weights": bool(_option(_ADOPT_WEIGHTS, True)),
+        "measure": bool(_option(_MEASURE, True)),
+        "disabled_passes": tuple(sorted({name.strip() for name in str(_option(_DISABLED_REWRITES, "")).split(",")} - {""})),
+    }
+    kept: dict[str, Any] = {"cuda_graphs": cuda_graphs}
+    for name, value in fields.items():
+        try:
+            CompileConfig(**{name: value})
+        except ValueError as error:
+            log.warning("Fast Compile: the setting is left at its default: %s", error)
+        else:
+            kept[name] = value
+    return CompileConfig(**kept)
+
+
+def enabled() -> bool:
+    """Where the toggle stands when the user interface is built."""
+    return bool(_option(ENABLED, False))
+
+
+def cuda_graphs() -> bool:
+    """The same for the switch below it."""
+    return bool(_option(CUDA_GRAPHS, True))
+
+
+def remember(key: str, value: bool) -> None:
+    """Keep a toggle for the next start, where the webui's settings may be changed."""
+    try:
+        if shared.opts.set(key, bool(value)):
+            shared.opts.save(shared.config_filename)
+    except Exception as error:  # --freeze-settings, say
+        log.info("Fast Compile: the toggle isn't remembered: %s", error)
+
+
+def _option(key: str, default: Any) -> Any:
+    """A setting; its default before the page was added, or where it holds nothing."""
+    value = getattr(shared.opts, key, None)
+    return default if value is None else value

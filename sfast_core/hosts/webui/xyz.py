@@ -1,0 +1,43 @@
+"""Axes for the webui's X/Y/Z plot: pictures with the toggle on beside those with it off."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from modules import scripts
+
+from .arguments import Arguments
+
+log = logging.getLogger("fast_compile")
+_AXES = {"enabled": "[Fast Compile] Enabled", "cuda_graphs": "[Fast Compile] CUDA graphs"}
+_CHOICE = "_fast_compile_"  # and the argument's name: an attribute of the processing object
+
+
+def add_axes() -> None:
+    """Add the axes to the plot's script, once. The webui calls this when all scripts are loaded."""
+    try:
+        for data in scripts.scripts_data:
+            if data.script_class.__module__ not in ("xyz_grid.py", "xyz_grid"):
+                continue
+            options = data.module.axis_options
+            there = {option.label for option in options}
+            for name, label in _AXES.items():
+                if label not in there:
+                    options.append(data.module.AxisOption(label, str, _choose(name), choices=lambda: ["on", "off"]))
+    except Exception:
+        log.debug("Fast Compile: no axes for the X/Y/Z plot", exc_info=True)
+
+
+def chosen(p: Any, arguments: Arguments) -> Arguments:
+    """``arguments``, with what the plot has chosen for this picture."""
+    values = {name: getattr(p, _CHOICE + name) for name in _AXES if hasattr(p, _CHOICE + name)}
+    return replace(arguments, **values)
+
+
+def _choose(name: str) -> Any:
+    def apply(p: Any, value: str, values: list[str]) -> None:
+        setattr(p, _CHOICE + name, str(value).strip().lower() in ("on", "true", "1"))
+
+    return apply

@@ -1,0 +1,1 @@
+"""As above. The webui runs it at launch."""

@@ -1,0 +1,82 @@
+"""Lets a test look into the running webui and get in its way: another extension, as far as Fast Compile can tell."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+from modules import script_callbacks, sd_samplers_common, shared
+
+import install  # noqa: F401  the extension's own, which now has the name
+import nodes
+
+assert nodes.OWNER == "probe"
+if "modules.sd_models_config" in sys.modules:  # A1111: the checkpoints' config, one for both, so that they are loaded into the same modules
+    sys.modules["modules.sd_models_config"].config_default = os.environ["PROBE_CONFIG"]  # type: ignore[attr-defined]
+
+
+def _unet() -> Any:
+    model = shared.sd_model
+    forge = getattr(model, "forge_objects", None)
+    return forge.unet.model.diffusion_model if forge is not None else model.model.diffusion_model
+
+
+def look() -> dict[str, Any]:
+    """The UNet as it is between two pictures."""
+    unet = _unet()
+    weights = list(unet.parameters())
+    return {
+        "own_forward": "forward" in vars(unet),
+        "strided": sum(not weight.is_contiguous() for weight in weights),
+        "storages": len({weight.untyped_storage().data_ptr() for weight in weights}) - len(weights),
+        "hooks": len(unet._forward_hooks) + len(unet._forward_pre_hooks),
+    }
+
+
+def fail() -> dict[str, Any]:
+    """Let the next sampling fail after its first step."""
+    store = sd_samplers_common.store_latent
+
+    def fail_once(*args: Any, **kwargs: Any) -> None:
+        sd_samplers_common.store_latent = store
+        raise ValueError("the probe's own error")
+
+    sd_samplers_common.store_latent = fail_once
+    return {}
+
+
+def wrap() -> dict[str, Any]:
+    """Replace the UNet's forward on the instance, as ControlNet does."""
+    unet = _unet()
+    original = unet.forward
+
+    @functools.wraps(original)
+    def halved(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) * 0.5
+
+    unet.forward = halved
+    return {}
+
+
+def unwrap() -> dict[str, Any]:
+    """Put it back as other extensions do: the class's own, on the instance."""
+    unet = _unet()
+    unet.forward = type(unet).forward.__get__(unet)
+    return {}
+
+
+def reload_ui() -> dict[str, Any]:
+    """What the button "Reload UI" does."""
+    shared.state.request_restart()
+    return {}
+
+
+def add_routes(_: Any, app: Any) -> None:
+    """The above as routes."""
+    for function in (look, fail, wrap, unwrap, reload_ui):
+        app.add_api_route(f"/probe/{function.__name__}", function, methods=["POST"])
+
+
+script_callbacks.on_app_started(add_routes)

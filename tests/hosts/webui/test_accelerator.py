@@ -1,0 +1,308 @@
+"""The accelerator with a webui made of fakes: what is fused, what is not and why, and what is left afterwards."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core import CompileConfig
+from sfast_core.hosts.webui.accelerator import Accelerator
+from tests.hosts.webui.fakes import Network, Unet, Webui, a1111_model, forge_model, webui
+
+__all__ = ["webui"]
+CONFIG = CompileConfig(allow_cpu=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def _step(model: Any, batch: int = 2) -> torch.Tensor:
+    x, context = torch.arange(batch * 64.0).reshape(batch, 4, 4, 4).sin(), torch.arange(batch * 18.0).reshape(batch, 3, 6).cos()
+    if hasattr(model, "forge_objects"):
+        return model.forge_objects.unet.sample(x, context)
+    result: torch.Tensor = model.model.diffusion_model(x, torch.ones(batch), context=context)
+    return result
+
+
+def _calls(accelerator: Accelerator) -> dict[str, int]:
+    (module,) = accelerator.report().modules
+    return dict(module.calls)
+
+
+def _reason(accelerator: Accelerator) -> str:
+    (module,) = accelerator.report().modules
+    return str(next(reversed(module.reasons)))
+
+
+@pytest.fixture(params=[a1111_model, forge_model], ids=["a1111", "forge"])
+def model(request: pytest.FixtureRequest, webui: Webui) -> Any:
+    """A model of either kind."""
+    torch.manual_seed(0)
+    return request.param(Unet().eval())
+
+
+def _unet(model: Any) -> Unet:
+    found = model.forge_objects.unet.model if hasattr(model, "forge_objects") else model.model
+    assert isinstance(found.diffusion_model, Unet)
+    return found.diffusion_model
+
+
+def test_a_generation(model: Any) -> None:
+    """Same results; the second sampling makes no new trace; nothing stays on the module."""
+    accelerator, unet = Accelerator(), _unet(model)
+    before, expected = dict(vars(unet)), _step(model)
+    for _ in range(2):
+        accelerator.begin(True)
+        accelerator.attach(model, CONFIG)
+        accelerator.attach(model, CONFIG)
+        for _ in range(2):
+            torch.testing.assert_close(_step(model), expected)
+        accelerator.end()
+        assert vars(unet) == before
+    assert _calls(accelerator) == {"traced": 1, "fused": 3}
+    accelerator.begin(False)
+    assert all(weight.is_contiguous() for weight in unet.parameters())
+
+
+def test_an_exception_leaves_nothing_behind(model: Any) -> None:
+    """The next generation takes the forward off before anything runs."""
+    accelerator, unet = Accelerator(), _unet(model)
+    accelerator.begin(True)
+    accelerator.attach(model, CONFIG)
+    with pytest.raises(RuntimeError):
+        _unet(model)(torch.zeros(1, 4, 4, 4), torch.ones(1), context=torch.zeros(1, 3, 7))  # the host's own error, as the host gives it
+    accelerator.begin(False)
+    assert "forward" not in vars(unet)
+
+
+def test_another_config(model: Any) -> None:
+    """A state of its own; the one before is closed."""
+    accelerator = Accelerator()
+    expected = _step(model)
+    for config in (CONFIG, CompileConfig(allow_cpu=True, adopt_weights=False), CONFIG):
+        accelerator.begin(True)
+        accelerator.attach(model, config)
+        torch.testing.assert_close(_step(model), expected)
+        accelerator.end()
+        assert _calls(accelerator) == {"traced": 1}
+
+
+def test_loras(webui: Webui) -> None:
+    """Applied before the fused program runs, however they were changed in between."""
+    model, accelerator = a1111_model(Unet().eval()), Accelerator()
+    plain = _step(model)
+
+    def fast(*networks: Network) -> torch.Tensor:
+        webui.networks.loaded_networks[:] = networks
+        accelerator.begin(True)
+        accelerator.attach(model, CONFIG)
+        result = _step(model)
+        accelerator.end()
+        return result
+
+    def slow(*networks: Network) -> torch.Tensor:
+        webui.networks.loaded_networks[:] = networks
+        accelerator.begin(False)
+        for layer in (_unet(model).convolution, _unet(model).norm, _unet(model).context, _unet(model).out):
+            webui.networks.network_apply_weights(layer)
+        return _step(model)
+
+    strong, weak = Network("a", unet_multiplier=1.0), Network("a", unet_multiplier=0.25)
+    torch.testing.assert_close(fast(), plain)
+    assert (fast(strong) - plain).abs().max() > 1e-2
+    torch.testing.assert_close(fast(strong), slow(strong))
+    torch.testing.assert_close(fast(), plain)  # the toggle was off in between, and a LoRA went into the weights
+    torch.testing.assert_close(fast(weak), slow(weak))
+    torch.testing.assert_close(fast(strong), slow(strong))
+    torch.testing.assert_close(fast(), plain)
+    assert "eager" not in _calls(accelerator) and _calls(accelerator)["traced"] == 1
+
+
+def test_loras_change_within_a_sampling(webui: Webui) -> None:
+    """The layers are asked again only when the prompt's LoRAs changed."""
+    model, accelerator = a1111_model(Unet().eval()), Accelerator()
+    accelerator.attach(model, CONFIG)
+    plain = _step(model)
+    webui.networks.loaded_networks[:] = [Network("a")]
+    assert (_step(model) - plain).abs().max() > 1e-2
+    count = len(webui.applied)
+    _step(model)
+    assert count == len(webui.applied) == 4
+    webui.networks.loaded_networks.clear()
+    torch.testing.assert_close(_step(model), plain)
+
+
+def test_the_old_method_for_loras(webui: Webui) -> None:
+    """It computes them in each layer's forward."""
+    model, accelerator = a1111_model(Unet().eval()), Accelerator()
+    webui.shared.opts.lora_functional = True
+    accelerator.attach(model, CONFIG)
+    _step(model)
+    assert _calls(accelerator) == {"traced": 1} and not webui.applied
+    webui.networks.loaded_networks.append(Network("a"))
+    _step(model)
+    assert "old method" in _reason(accelerator) and not webui.applied
+
+
+def test_tiling(model: Any) -> None:
+    """Each convolution's padding changes; the old trace isn't used."""
+    accelerator, unet = Accelerator(), _unet(model)
+    plain = _step(model)
+    for padding in ("zeros", "circular", "zeros"):
+        for layer in (unet.convolution, unet.out):
+            layer.padding_mode = padding
+        expected = _step(model)
+        accelerator.begin(True)
+        accelerator.attach(model, CONFIG)
+        torch.testing.assert_close(_step(model), expected)
+        torch.testing.assert_close(_step(model), expected)
+        accelerator.end()
+        assert ((expected - plain).abs().max() > 1e-3) == (padding == "circular")
+        accelerator.begin(False)
+        if hasattr(model, "forge_objects"):
+            model.forge_objects.unet.model_options.pop("model_function_wrapper")  # Forge forgets the clone
+
+
+def test_class_forwards(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extensions replace the forwards of classes too."""
+    accelerator = Accelerator()
+    accelerator.attach(model, CONFIG)
+    plain = _step(model)
+    monkeypatch.setattr(Unet, "forward", lambda self, x, timesteps, context, **kwargs: self.out(self.convolution(x)))
+    accelerator.attach(model, CONFIG)
+    assert (_step(model) - plain).abs().max() > 1e-3
+    assert _calls(accelerator)["traced"] == 2 and "eager" not in _calls(accelerator)
+
+
+@pytest.mark.parametrize(
+    ("get_in_the_way", "words"),
+    [
+        (lambda webui, unet: setattr(webui.sd_unet, "current_unet", object()), "another UNet is selected"),
+        (lambda webui, unet: setattr(webui.shared.cmd_opts, "lowvram", True), "--lowvram"),
+        (lambda webui, unet: webui.shared.loaded_hypernetworks.append(Network("anime")), "a hypernetwork is in use: anime"),
+        (lambda webui, unet: setattr(unet, "_tome_info", {"hooks": [object()]}), "token merging"),
+        (lambda webui, unet: setattr(unet.out, "__webui_hypertile_params", type("P", (), {"enabled": True})), "Hypertile"),
+        (lambda webui, unet: setattr(unet.out, "_conv_forward", unet.out._conv_forward), "how its convolutions run"),
+        (lambda webui, unet: setattr(unet, "forward", lambda *args, **kwargs: Unet.forward(unet, *args, **kwargs)), "replaces its forward"),
+    ],
+)
+def test_named_fallbacks(model: Any, webui: Webui, get_in_the_way: Any, words: str) -> None:
+    """The picture of before, and why."""
+    accelerator, expected = Accelerator(), _step(model)
+    get_in_the_way(webui, _unet(model))
+    accelerator.attach(model, CONFIG)
+    assert torch.equal(_step(model), expected)
+    assert _calls(accelerator) == {"eager": 1} and words in _reason(accelerator)
+
+
+def test_forge_online_loras(webui: Webui) -> None:
+    """Forge may merge LoRAs at each call."""
+    model, accelerator = forge_model(Unet().eval()), Accelerator()
+    model.forge_objects.unet.online = True
+    accelerator.attach(model, CONFIG)
+    _step(model)
+    assert "'online' LoRAs" in _reason(accelerator)
+
+
+def test_forge_patches(webui: Webui) -> None:
+    """Other extensions' functions inside the model are named by the options that hold them."""
+    model, accelerator = forge_model(Unet().eval()), Accelerator()
+    model.forge_objects.unet.model_options["transformer_options"]["patches"] = {"attn1_patch": [lambda *args: args]}
+    accelerator.attach(model, CONFIG)
+    _step(model)
+    assert "another extension patches the model: attn1_patch" in _reason(accelerator)
+
+
+def test_forge_wrappers_of_others(webui: Webui) -> None:
+    """There is one slot: theirs is called by ours, and ours isn't put around ours."""
+    model, accelerator = forge_model(Unet().eval()), Accelerator()
+    plain = _step(model)
+
+    def halved(apply_model: Any, parameters: dict[str, Any]) -> Any:
+        return apply_model(parameters["input"], parameters["timestep"], **parameters["c"]) * 0.5
+
+    original = model.forge_objects.unet
+    original.set_model_unet_function_wrapper(halved)
+    for _ in range(3):
+        accelerator.attach(model, CONFIG)
+        torch.testing.assert_close(_step(model), plain * 0.5)
+    assert original.model_options["model_function_wrapper"] is halved and model.forge_objects.unet is not original
+    assert model.forge_objects.unet.model_options["model_function_wrapper"].inner is halved
+    assert _calls(accelerator) == {"traced": 1, "fused": 2}
+
+
+def test_other_weights(model: Any) -> None:
+    """A checkpoint is loaded into the same module: everything is forgotten, also in the middle of a sampling."""
+    accelerator, unet = Accelerator(), _unet(model)
+    accelerator.attach(model, CONFIG)
+    _step(model)
+    unet.load_state_dict(Unet().state_dict())
+    accelerator.drop()
+    second = _step(model)
+    accelerator.end()
+    assert _calls(accelerator)["traced"] == 2
+    accelerator.begin(False)
+    if hasattr(model, "forge_objects"):
+        model.forge_objects.unet.model_options.pop("model_function_wrapper")
+    torch.testing.assert_close(_step(model), second)
+
+
+def test_a_model_that_is_gone_is_freed(webui: Webui) -> None:
+    """The state doesn't hold it."""
+    accelerator, unet = Accelerator(), Unet().eval()
+    model, gone = a1111_model(unet), weakref.ref(unet)
+    accelerator.attach(model, CONFIG)
+    _step(model)
+    accelerator.end()
+    del model, unet
+    gc.collect()
+    assert gone() is None and accelerator.report().modules == []
+
+
+def test_a_webui_that_is_another(webui: Webui, caplog: pytest.LogCaptureFixture) -> None:
+    """What isn't as expected makes a line in the log and no exception."""
+    Accelerator().attach(object(), CONFIG)
+    assert "this picture is made as before" in caplog.text
+
+
+def test_medvram_has_no_graphs(webui: Webui) -> None:
+    """The UNet makes room on the GPU after each sampling; graphs would keep it."""
+    model, accelerator = a1111_model(Unet().eval()), Accelerator()
+    model.lowvram = True
+    accelerator.attach(model, CONFIG)
+    (module,) = accelerator.report().modules
+    assert module.settings["cuda_graphs"] is False and CONFIG.cuda_graphs
+
+
+def test_a_refiner(webui: Webui) -> None:
+    """A checkpoint that is loaded in the middle of a sampling is hooked, the one before is not any more; one in between is left alone."""
+    first, second, accelerator = a1111_model(Unet().eval()), a1111_model(Unet().eval()), Accelerator()
+    accelerator.loaded(first)
+    assert "forward" not in vars(_unet(first))
+    accelerator.attach(first, CONFIG)
+    _step(first)
+    expected = _step(second)
+    accelerator.loaded(second)
+    torch.testing.assert_close(_step(second), expected)
+    assert "forward" not in vars(_unet(first)) and "forward" in vars(_unet(second))
+    accelerator.end()
+    assert "forward" not in vars(_unet(second))
+
+
+def test_a_report_in_the_making(webui: Webui) -> None:
+    """Reading is tried again where a picture adds a count meanwhile."""
+    answers: list[Exception | None] = [RuntimeError("dictionary changed size during iteration"), None]
+
+    def form(report: Any) -> str:
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return "read"
+
+    assert Accelerator().read(form) == "read"

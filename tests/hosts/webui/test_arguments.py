@@ -1,0 +1,46 @@
+"""The script's arguments, and the status line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sfast_core.hosts.webui.arguments import Arguments, parse
+from sfast_core.hosts.webui.status import status_line
+from sfast_core.report import ModuleReport, Report
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((), Arguments(False, True)),
+        ((True,), Arguments(True, True)),
+        ((True, False), Arguments(True, False)),
+        (({"enabled": True},), Arguments(True, True)),
+        (({"enabled": True, "cuda_graphs": False}, True), Arguments(True, False)),
+        (({},), Arguments(False, True)),
+        ((None, None), Arguments(False, True)),
+    ],
+)
+def test_arguments(values: tuple[Any, ...], expected: Arguments) -> None:
+    """By position and by name."""
+    assert parse(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [(({"fast": True},), "no argument 'fast'"), (("yes",), "enabled is 'yes'"), ((1,), "enabled is 1")]
+)
+def test_wrong_arguments(values: tuple[Any, ...], words: str) -> None:
+    """Named in the message."""
+    with pytest.raises(ValueError, match=words):
+        parse(values)
+
+
+def test_status_line() -> None:
+    """Paths in words, and why it ran as before."""
+    assert "Nothing" in status_line(Report([ModuleReport("UNet")], {}))
+    module = ModuleReport("SDXL UNet", calls=Counter(replayed=18, traced=1, eager=2), reasons=Counter({"token merging is on": 2}))
+    line = status_line(Report([ModuleReport("UNet"), module], {}))
+    assert line == "SDXL UNet: 18 replayed as a CUDA graph, 1 traced, 2 as before. Ran as before because token merging is on"

@@ -1,0 +1,80 @@
+"""The forward that is put on and taken off: the very one that was there comes back."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from typing import Any
+
+import torch
+
+from sfast_core.hosts.webui.hooks import Hook
+
+
+class Unet(torch.nn.Module):
+    """Adds one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x + 1."""
+        return x + 1
+
+
+def _pass(module: Any, original: Any, foreign: Any, args: Any, kwargs: Any) -> Any:
+    return original(*args, **kwargs) * 10
+
+
+def test_on_and_off() -> None:
+    """Nothing is left on the instance."""
+    unet = Unet()
+    before = dict(vars(unet))
+    for _ in range(10):
+        hook = Hook(unet, _pass)
+        assert unet(torch.zeros(1)).item() == 10
+        hook.remove()
+        hook.remove()
+        assert vars(unet) == before and unet(torch.zeros(1)).item() == 1
+
+
+def test_a_forward_that_was_there() -> None:
+    """It is called, it is named, and it comes back as the same object."""
+    unet, seen = Unet(), []
+
+    def theirs(x: torch.Tensor) -> torch.Tensor:
+        return x + 5
+
+    unet.forward = theirs  # type: ignore[method-assign]
+    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign) or original(*args, **kwargs))
+    assert unet(torch.zeros(1)).item() == 5 and "another extension replaces its forward" in seen[0]
+    hook.remove()
+    assert vars(unet)["forward"] is theirs
+
+
+def test_the_own_forward_on_the_instance() -> None:
+    """Extensions that restore a forward leave it so; it is no obstacle."""
+    unet, seen = Unet(), []
+    unet.forward = Unet.forward.__get__(unet)  # type: ignore[method-assign]
+    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign))
+    unet(torch.zeros(1))
+    hook.remove()
+    assert seen == [None] and vars(unet)["forward"].__func__ is Unet.forward
+
+
+def test_somebody_else_came_meanwhile() -> None:
+    """Theirs stays, and it still reaches the module."""
+    unet = Unet()
+    hook = Hook(unet, _pass)
+    theirs = functools.partial(lambda inner, x: inner(x) + 0.5, unet.forward)
+    unet.forward = theirs  # type: ignore[method-assign]
+    hook.remove()
+    assert vars(unet)["forward"] is theirs and unet(torch.zeros(1)).item() == 10.5
+
+
+def test_a_hook_keeps_no_module() -> None:
+    """A checkpoint that is gone is freed."""
+    unet = Unet()
+    hook, gone = Hook(unet, _pass), weakref.ref(unet)
+    del unet
+    gc.collect()
+    assert gone() is None and hook.module is None
+    hook.remove()

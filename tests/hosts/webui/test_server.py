@@ -1,0 +1,350 @@
+"""A1111's and Forge's real servers with the repository in ``extensions/``: pictures with the toggle off and on, and what ran how."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.hosts.webui.live_webui import Failed, LiveWebui
+
+pytestmark = pytest.mark.host
+OFF, ON = [False, True], [True, True]
+#: Forge's API fails where it isn't told ``hr_additional_modules``.
+HIRES = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": "Latent", "denoising_strength": 0.7, "hr_additional_modules": []}
+
+
+def _pixels(answer: dict[str, Any]) -> list[Any]:
+    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
+    return [numpy.asarray(image.open(io.BytesIO(png)).convert("RGB")).astype(int) for png in answer["images"]]
+
+
+def _assert_same(mine: dict[str, Any], theirs: dict[str, Any], most: int = 2) -> None:
+    """Float rounding moves a channel by 1 of 255; a step that went wrong by dozens."""
+    a, b = _pixels(mine), _pixels(theirs)
+    assert len(a) == len(b) and all(x.shape == y.shape for x, y in zip(a, b, strict=True))
+    assert all(x.std() > 1 for x in b), "a picture of one colour proves nothing"
+    distances = [int(abs(x - y).max()) for x, y in zip(a, b, strict=True)]
+    assert max(distances) <= most, f"{distances} of 255 apart"
+
+
+def _differ(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    return any(abs(x - y).max() > 4 for x, y in zip(_pixels(mine), _pixels(theirs), strict=True))
+
+
+def _calls(webui: LiveWebui) -> tuple[Counter[str], Counter[str]]:
+    calls, reasons = Counter[str](), Counter[str]()
+    for module in webui.get("/fast_compile/report")["modules"]:
+        calls.update(module["calls"])
+        reasons.update(module["reasons"])
+    return calls, reasons
+
+
+def _both(webui: LiveWebui, body: dict[str, Any], kind: str = "txt2img") -> tuple[dict[str, Any], Counter[str], Counter[str]]:
+    """Off and on: the same picture. Returns the picture, and the calls of the second by path and by reason."""
+    if kind == "img2img":  # the VAE's encoder draws from the generator as the last picture left it
+        webui.generate(kind, body, OFF)
+    off = webui.generate(kind, body, OFF)
+    calls, reasons = _calls(webui)
+    on = webui.generate(kind, body, ON)
+    _assert_same(on, off)
+    after, why = _calls(webui)
+    return on, after - calls, why - reasons
+
+
+def _fused(calls: Counter[str]) -> int:
+    """How many calls went through the fused program, the first of a signature included; that no call ran as before."""
+    assert calls["eager"] == 0, calls
+    return calls["traced"] + calls["fused"]
+
+
+def _png(webui: LiveWebui, seed: int = 5) -> str:
+    return base64.b64encode(webui.generate("txt2img", {"seed": seed}, OFF)["images"][0]).decode()
+
+
+def test_the_extension_loads(webui: LiveWebui) -> None:
+    """Beside another extension that has a package ``nodes`` and a module ``install`` too; with its tab, its settings and its arguments."""
+    log = webui.log.read_text()
+    assert "Error loading script: fast_compile" not in log and "Error executing callback" not in log
+    (script,) = (s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "fast compile" and not s["is_img2img"])
+    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True]
+    shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
+    assert "tab_fast_compile" in shown and "fast_compile_tab_report" in shown
+    assert shown["setting_fast_compile_enabled"]["value"] is False and shown["setting_fast_compile_cuda_graphs"]["value"] is True
+    assert {f"script_{tab}_fast_compile_enabled" for tab in ("txt2img", "img2img")} <= set(shown)
+
+
+def test_txt2img(webui: LiveWebui) -> None:
+    """Three steps are three calls; the second picture is made from the first one's trace, and is the same to the bit."""
+    first, calls, _ = _both(webui, {})
+    assert _fused(calls) == 3
+    again, calls, _ = _both(webui, {})
+    assert _fused(calls) == 3 and calls["fused"] == 3, "traced a second time"
+    _assert_same(again, first, 0)
+    assert "Fast Compile: on" in json.loads(first["info"])["infotexts"][0]
+
+
+def test_off_is_as_if_it_were_not_there(webui: LiveWebui) -> None:
+    """Without arguments it is off; the forward and the weights' layouts are those from before, and so are the picture's bits."""
+    off = webui.generate("txt2img", {})
+    before = webui.post("/probe/look")
+    webui.generate("txt2img", {}, ON)
+    assert not webui.post("/probe/look")["own_forward"]
+    again = webui.generate("txt2img", {})
+    assert webui.post("/probe/look") == before
+    assert _pixels(again)[0].tolist() == _pixels(off)[0].tolist() and "Fast Compile" not in json.loads(again["info"])["infotexts"][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "calls"),
+    [
+        ({"batch_size": 3}, 3),
+        ({"n_iter": 2}, 6),
+        ({"cfg_scale": 1}, 3),
+        ({"width": 96, "height": 64}, 3),
+        ({"prompt": "a long prompt, " * 12}, None),
+        ({"s_min_uncond": 100, "steps": 4}, 4),
+        ({"tiling": True}, 3),
+        ({"sampler_name": "Heun"}, 5),
+        ({**HIRES, "hr_second_pass_steps": 2}, None),
+    ],
+    ids=["batch", "iterations", "cfg 1", "wide", "unequal prompts", "no uncond", "tiling", "two calls a step", "hires"],
+)
+def test_kinds_of_txt2img(webui: LiveWebui, body: dict[str, Any], calls: int | None) -> None:
+    """Whatever makes calls of other shapes or more of them, all of them fused."""
+    _, made, _ = _both(webui, body)
+    assert _fused(made) == calls if calls is not None else _fused(made) >= 3
+
+
+def test_tiling_off_again(webui: LiveWebui) -> None:
+    """Tiling changes each convolution's padding; a trace from before must not be used."""
+    plain = webui.generate("txt2img", {}, ON)
+    tiled = webui.generate("txt2img", {"tiling": True}, ON)
+    again = webui.generate("txt2img", {}, ON)
+    _assert_same(again, plain)
+    _assert_same(tiled, webui.generate("txt2img", {"tiling": True}, OFF))
+
+
+def test_img2img_and_inpaint(webui: LiveWebui) -> None:
+    """With an image, and with a mask."""
+    image = _png(webui)
+    body = {"init_images": [image], "denoising_strength": 0.9, "steps": 4}
+    _, calls, _ = _both(webui, body, "img2img")
+    assert _fused(calls) >= 3
+    pil = pytest.importorskip("PIL.Image")
+    pil.new("L", (64, 64), 0).save(mask := io.BytesIO(), "PNG")
+    half = pil.open(mask)
+    half.paste(255, (0, 0, 32, 64))
+    half.save(mask := io.BytesIO(), "PNG")
+    encoded = base64.b64encode(mask.getvalue()).decode()
+    _, calls, _ = _both(webui, {**body, "mask": encoded, "inpainting_fill": 1, "mask_blur": 0}, "img2img")
+    assert _fused(calls) >= 3
+
+
+def test_loras(webui: LiveWebui) -> None:
+    """On, stronger, off again, always with the toggle on: a replay must not skip the change."""
+    prompts = ["a cat", "a cat <lora:loud:1>", "a cat <lora:loud:0.3>", "a cat", "a cat <lora:loud:1>"]
+    off = [webui.generate("txt2img", {"prompt": prompt}, OFF) for prompt in prompts]
+    assert _differ(off[1], off[0]) and _differ(off[2], off[1]), "the LoRA isn't seen"
+    calls, _ = _calls(webui)
+    on = [webui.generate("txt2img", {"prompt": prompt}, ON) for prompt in prompts]
+    for mine, theirs in zip(on, off, strict=True):
+        _assert_same(mine, theirs)
+    made = _calls(webui)[0] - calls
+    assert _fused(made) == 15
+    _assert_same(webui.generate("txt2img", {}, OFF), off[0], 0)
+
+
+def test_hires_with_another_lora(webui: LiveWebui) -> None:
+    """The LoRA comes in the middle of the generation."""
+    _, calls, _ = _both(webui, {**HIRES, "hr_prompt": "a cat <lora:loud:1>", "steps": 2})
+    assert _fused(calls) >= 4
+
+
+def test_an_exception_in_the_middle(webui: LiveWebui) -> None:
+    """The webui then calls no ``postprocess``: the next picture cleans up, with the toggle off as well as on."""
+    off = webui.generate("txt2img", {}, OFF)
+    for arguments in (OFF, ON):
+        webui.post("/probe/fail")
+        with pytest.raises(Failed):
+            webui.generate("txt2img", {}, ON)
+        _assert_same(webui.generate("txt2img", {}, arguments), off)
+        assert not webui.post("/probe/look")["own_forward"]
+    _, calls, _ = _both(webui, {})
+    assert _fused(calls) == 3
+
+
+def test_on_and_off_ten_times(webui: LiveWebui) -> None:
+    """Always the same two pictures and the same UNet, and nothing is traced anew or kept twice."""
+    off, on = webui.generate("txt2img", {}, OFF), webui.generate("txt2img", {}, ON)
+    webui.generate("txt2img", {}, OFF)
+    before, (calls, _) = webui.post("/probe/look"), _calls(webui)
+    signatures = [len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]]
+    for _ in range(10):
+        _assert_same(webui.generate("txt2img", {}, ON), on, 0)
+        _assert_same(webui.generate("txt2img", {}, OFF), off, 0)
+        assert webui.post("/probe/look") == before
+    made = _calls(webui)[0] - calls
+    assert made == {"fused": 30}, made
+    assert [len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]] == signatures
+
+
+def test_another_checkpoint(webui: LiveWebui) -> None:
+    """A1111 loads it into the same modules."""
+    tiny = webui.generate("txt2img", {}, OFF)
+    other = {"override_settings": {"sd_model_checkpoint": "other.safetensors"}, "override_settings_restore_afterwards": False}
+    webui.generate("txt2img", {}, ON)
+    mine, calls, _ = _both(webui, other)
+    assert _fused(calls) == 3 and _differ(mine, tiny)
+    back = {**other, "override_settings": {"sd_model_checkpoint": "tiny.safetensors"}}
+    _assert_same(webui.generate("txt2img", back, ON), tiny)
+
+
+def test_other_extensions(webui: LiveWebui) -> None:
+    """One replaces the UNet's forward: its picture, with the reason named; and when it is gone, ours again."""
+    plain = webui.generate("txt2img", {}, OFF)
+    webui.post("/probe/wrap")
+    try:
+        wrapped, calls, reasons = _both(webui, {})
+    finally:
+        webui.post("/probe/unwrap")
+    assert _differ(wrapped, plain) and calls["eager"] == 3 and not calls["fused"]
+    assert any("another extension replaces its forward" in reason for reason in reasons), reasons
+    mine, calls, _ = _both(webui, {})
+    assert _fused(calls) == 3
+    _assert_same(mine, plain)
+
+
+def test_token_merging(webui: LiveWebui) -> None:
+    """Runs as before, and says so."""
+    webui.post("/sdapi/v1/options", {"token_merging_ratio": 0.5})
+    try:
+        _, calls, reasons = _both(webui, {})
+    finally:
+        webui.post("/sdapi/v1/options", {"token_merging_ratio": 0})
+    assert calls["eager"] == 3 and reasons
+    assert any("token merging" in reason or "patches the model" in reason for reason in reasons), reasons
+    assert _fused(_both(webui, {})[1]) == 3
+
+
+def test_arguments(webui: LiveWebui) -> None:
+    """By name too; wrong ones make a picture as before, and the log says what is wrong."""
+    answer = webui.generate("txt2img", {}, [{"enabled": True, "cuda_graphs": False}])
+    assert "Fast Compile CUDA graphs: False" in json.loads(answer["info"])["infotexts"][0]
+    (module,) = (m for m in webui.get("/fast_compile/report")["modules"] if m["calls"])
+    assert module["settings"]["cuda_graphs"] is False and module["calls"] == {"traced": 1, "fused": 2}
+    before, _ = _calls(webui)
+    webui.generate("txt2img", {}, [{"enable": True}])
+    assert _calls(webui)[0] == before and "there is no argument 'enable'" in webui.log.read_text()
+
+
+def test_infotext_is_pasted(webui: LiveWebui) -> None:
+    """A picture's infotext turns it on."""
+    if webui.host.name != "A1111":
+        pytest.skip("only A1111's API takes an infotext")
+    text = "a cat\nSteps: 3, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Fast Compile: on"
+    webui.generate("txt2img", {}, [{"enabled": True}])
+    before, _ = _calls(webui)
+    answer = webui.generate("txt2img", {"infotext": text})
+    assert "Fast Compile: on" in json.loads(answer["info"])["infotexts"][0] and _fused(_calls(webui)[0] - before) == 3
+
+
+def test_the_toggles_are_in_step(webui: LiveWebui) -> None:
+    """A change in one place reaches the two others and the settings file; a picture that is done renews the status line."""
+    config = webui.get("/config")
+    names = {component["id"]: component["props"].get("elem_id") for component in config["components"]}
+    places = {"fast_compile_tab_enabled"} | {f"script_{tab}_fast_compile_enabled-checkbox" for tab in ("txt2img", "img2img")}
+    assert places <= set(names.values())
+
+    def events(elem_id: str, kind: str) -> list[tuple[int, set[str | None]]]:
+        found = []
+        for index, dependency in enumerate(config["dependencies"]):
+            triggers = [target if isinstance(target, list) else (target, dependency["trigger"]) for target in dependency["targets"]]
+            if any(names.get(identity) == elem_id and name == kind for identity, name in triggers):
+                outputs = {names.get(output) for output in dependency["outputs"]}
+                found.append((dependency.get("id", index), outputs))
+        return found
+
+    for place in places:
+        ((index, outputs),) = (event for event in events(place, "change") if event[1] & places)
+        assert outputs == places - {place}
+        for value in (True, False):
+            answer = webui.post("/run/predict", {"data": [value], "fn_index": index, "session_hash": "test"})
+            assert answer["data"] == [value, value]
+            assert json.loads(webui.settings.read_text())["fast_compile_enabled"] is value
+    for tab in ("txt2img", "img2img"):
+        assert any(f"script_{tab}_fast_compile_status" in outputs for _, outputs in events(f"html_info_{tab}", "change"))
+
+
+def test_the_tab(webui: LiveWebui) -> None:
+    """Its report, and the button that frees memory."""
+    config = webui.get("/config")
+    names = {component["id"]: component["props"].get("elem_id") for component in config["components"]}
+    webui.generate("txt2img", {}, ON)
+    for button in ("fast_compile_tab_refresh", "fast_compile_tab_free"):
+        (index,) = (
+            dependency.get("id", index)
+            for index, dependency in enumerate(config["dependencies"])
+            if any(names.get(target[0] if isinstance(target, list) else target) == button for target in dependency["targets"])
+        )
+        (text,) = webui.post("/run/predict", {"data": [], "fn_index": index, "session_hash": "test"})["data"]
+        assert "UNet" in text and "distance to eager" in text
+    assert webui.post("/probe/look")["strided"] == 0 and _fused(_both(webui, {})[1]) == 3
+
+
+def test_xyz_plot(webui: LiveWebui) -> None:
+    """Off beside on: two cells of the same picture, one of them fused."""
+    webui.generate("txt2img", {}, ON)
+    before, _ = _calls(webui)
+    labels = next(s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])["args"][0]["choices"]
+    axis = labels.index("[Fast Compile] Enabled")
+    rest = [0, "", [], 0, "", [], False, False, True, False, False, False, False, 0, False]
+    arguments = [axis, "off,on", ["off", "on"], *rest]
+    answer = webui.generate("txt2img", {"script_name": "x/y/z plot", "script_args": arguments})
+    assert answer["images"] and _fused(_calls(webui)[0] - before) == 3
+
+
+def test_refiner(webui: LiveWebui) -> None:
+    """Another checkpoint from the second step on, in the same modules: same picture, and no call at the old speed."""
+    if webui.host.name != "A1111":
+        pytest.skip("Forge has it differently")
+    before = webui.post("/probe/look")["own_forward"]  # True where another test's wrapper was taken off
+    body = {"refiner_checkpoint": "other.safetensors", "refiner_switch_at": 0.3, "steps": 4}
+    mine, calls, _ = _both(webui, body)
+    assert calls == {"traced": 2, "fused": 2} and "Refiner: other" in json.loads(mine["info"])["infotexts"][0]
+    assert webui.post("/probe/look")["own_forward"] is before
+
+
+def test_hypertile(webui: LiveWebui) -> None:
+    """Runs as before, says so, and leaves no trace of itself."""
+    if webui.host.name != "A1111":
+        pytest.skip("Forge has none")
+    plain = webui.generate("txt2img", {}, OFF)
+    webui.post("/sdapi/v1/options", {"hypertile_enable_unet": True})
+    try:
+        _, calls, reasons = _both(webui, {})
+    finally:
+        webui.post("/sdapi/v1/options", {"hypertile_enable_unet": False})
+    assert calls["eager"] == 3 and any("Hypertile" in reason for reason in reasons)
+    mine, calls, _ = _both(webui, {})
+    assert _fused(calls) == 3
+    _assert_same(mine, plain)
+
+
+def test_reload_ui(webui: LiveWebui) -> None:
+    """The extension is unloaded and loaded again: the toggle is remembered, the model is as it was found, and all works as before."""
+    off = webui.generate("txt2img", {}, OFF)
+    before = webui.post("/probe/look")
+    webui.generate("txt2img", {}, ON)
+    webui.post("/sdapi/v1/options", {"fast_compile_enabled": True})
+    webui.post("/probe/reload_ui")
+    webui.wait(starts=2)
+    assert webui.post("/probe/look") == before and webui.get("/fast_compile/report")["modules"] == []
+    shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
+    assert shown["fast_compile_tab_enabled"]["value"] is True and shown["script_txt2img_fast_compile_enabled-checkbox"]["value"] is True
+    _assert_same(webui.generate("txt2img", {}), off)
+    assert _fused(_calls(webui)[0]) == 3
