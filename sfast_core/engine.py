@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .capture import CaptureError, Signature, StructureGuard, Untraceable, record, recording
+from .capture import CaptureError, Signature, StructureGuard, Untraceable, autocast_off, record, recording
 from .capture.trace import LeafScope, OutputSpec
 from .config import CompileConfig
 from .lowering import lower
@@ -194,8 +194,6 @@ class Engine:
             raise CaptureError(f"the inputs are on {device.type}, which isn't a CUDA device")
         if any(tensor.numel() == 0 for tensor in tensors):
             raise CaptureError("an input is empty")
-        if torch.is_autocast_enabled(device.type):
-            raise CaptureError("autocast is on")
         if torch.is_grad_enabled() and (any(t.requires_grad for t in tensors) or any(p.requires_grad for p in module.parameters())):
             raise CaptureError("gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()")
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -205,7 +203,7 @@ class Engine:
     def _first_call(
         self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
     ) -> Any:
-        report = SignatureReport(_describe(signature.tensors))
+        report = SignatureReport(_describe(signature))
         guard = self._guard or StructureGuard(module)
         adopted = self.report.adopted_bytes > 0
         failure: str | None = None
@@ -240,11 +238,12 @@ class Engine:
             backend = self._graphs.backend if self._graphs else None
             if adopted:  # its weights are channels_last by now, and so may be its result: the host shall get what it always got
                 result = _contiguous(result)
-            variant.program = lower(trace, device, self._store, self.config, backend, report, plain_layouts=adopted)
+            with autocast_off():  # constants are folded and kernels timed as they will run
+                variant.program = lower(trace, device, self._store, self.config, backend, report, plain_layouts=adopted)
             variant.outputs = trace.outputs
             report.not_captured_because = variant.program.capturable if self.config.cuda_graphs else "turned off in the settings"
             with self._store.pinned(device):
-                fused = self._prove(variant, signature.tensors, result)
+                fused = self._prove(variant, signature.tensors, result, trace.computed_in)
             self._backoff.succeeded(signature.key)
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except WeightsElsewhere as error:
@@ -256,14 +255,14 @@ class Engine:
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
         return result
 
-    def _prove(self, variant: _Variant, inputs: list[torch.Tensor], result: Any) -> Any:
+    def _prove(self, variant: _Variant, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype]) -> Any:
         """Run the program on the very inputs that were recorded, compare, and build the call's result from it."""
         assert variant.program is not None and variant.outputs is not None
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         weights = self._store.tensors(variant.program.sources, self._on)
         self.report.adopted_bytes = self._store.adopted_bytes
         results = variant.program(inputs, weights)
-        variant.report.distance = distance_to_eager(results, expected, self.config.tolerance)
+        variant.report.distance = distance_to_eager(results, expected, self.config.tolerance, computed_in)
         return variant.outputs.build(variant.program.deliver(results))
 
     def _run(self, variant: _Variant, inputs: list[torch.Tensor]) -> Any:
@@ -383,8 +382,10 @@ class Engine:
             log.log(level, "Fast Compile: %s %s", self.report.name, message)
 
 
-def _describe(tensors: list[torch.Tensor]) -> str:
-    return ", ".join(f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" for tensor in tensors[:6]) + (", ..." if len(tensors) > 6 else "")
+def _describe(signature: Signature) -> str:
+    shown = [f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" for tensor in signature.tensors[:6]]
+    more = ["..."] if len(signature.tensors) > 6 else []
+    return ", ".join([*shown, *more, *(f"autocast to {str(dtype)[6:]} on {kind}" for kind, dtype in signature.autocast)])
 
 
 def _contiguous(result: Any) -> Any:

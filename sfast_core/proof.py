@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -11,7 +11,9 @@ from .capture import CaptureError
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
-def distance_to_eager(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float | None) -> float:
+def distance_to_eager(
+    got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float | None, computed_in: Iterable[torch.dtype] = ()
+) -> float:
     """The largest relative L2 distance of a result to eager's.
 
     Args:
@@ -19,6 +21,7 @@ def distance_to_eager(got: Sequence[torch.Tensor], expected: Sequence[torch.Tens
         expected: the recorded call's.
         tolerance: the largest distance allowed. None: 2e-2 in float16, 8e-2 in bfloat16, 1e-3 else, several times what another order of
             operations gives (2e-3 in float16).
+        computed_in: dtypes that were computed in on the way: a result's own may be finer than they are.
 
     Raises:
         CaptureError: a result is of another shape or dtype, or further away than is allowed.
@@ -27,7 +30,7 @@ def distance_to_eager(got: Sequence[torch.Tensor], expected: Sequence[torch.Tens
     for mine, theirs in zip(got, expected, strict=True):
         if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
             raise CaptureError(f"the fused result is {tuple(mine.shape)} {mine.dtype}, eager's {tuple(theirs.shape)} {theirs.dtype}")
-        distance, allowed = _distance(mine, theirs), tolerance or _TOLERANCE.get(theirs.dtype, 1e-3)
+        distance, allowed = _distance(mine, theirs), tolerance or max(_TOLERANCE.get(dtype, 1e-3) for dtype in (theirs.dtype, *computed_in))
         if not distance <= allowed:
             raise CaptureError(f"the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed")
         worst = max(worst, distance)

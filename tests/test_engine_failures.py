@@ -90,14 +90,6 @@ def test_gradients_mean_eager() -> None:
     assert handle.engine.report.calls["traced"] == 1
 
 
-def test_autocast_means_eager() -> None:
-    handle = compiled(linear())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        refuses(handle, "autocast is on", torch.randn(2, 4))
-    handle(torch.randn(2, 4))
-    assert handle.engine.report.calls["traced"] == 1
-
-
 def test_a_cpu_is_compiled_on_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAST_COMPILE_CPU", raising=False)
     handle = compiled(linear(), allow_cpu=None)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
-from sfast_core.capture import Signature, Trace, Untraceable, record
+from sfast_core.capture import Signature, Trace, Untraceable, autocast_off, record
 from sfast_core.rewrite.fuse_linear_add import HasImpl
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
 from sfast_core.rewrite.pipeline import no_impl, passes
@@ -22,8 +22,9 @@ CPU = torch.device("cpu")
 
 def try_record(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Trace | Untraceable]:
     """The call's own result, and its trace or why there is none."""
+    tensors = Signature(args, kwargs).tensors
     with torch.no_grad():
-        return record(lambda: module(*args, **kwargs), Signature(args, kwargs).tensors, module, CPU)
+        return record(lambda: module(*args, **kwargs), tensors, module, tensors[0].device if tensors else CPU)
 
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
@@ -34,11 +35,11 @@ def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
 
 
 def evaluate(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What ``graph`` computes from ``inputs`` and from the weights that its module has now."""
+    """What ``graph`` computes from ``inputs`` and from the weights that its module has now, with autocast off."""
     sources = [node.meta["source"] for node in graph.nodes if "source" in node.meta]
     constants = [node.meta["constant"] for node in graph.nodes if "constant" in node.meta]
-    with torch.no_grad():
-        weights = WeightStore().tensors(sources, CPU)
+    with torch.no_grad(), autocast_off():
+        weights = WeightStore().tensors(sources, inputs[0].device if inputs else CPU)
         return list(as_function(graph)(*inputs, *weights, *constants))
 
 

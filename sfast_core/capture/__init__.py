@@ -1,5 +1,6 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
+from .autocast import autocast_off
 from .errors import CaptureError
 from .guard import StructureGuard
 from .recorder import Recorder
@@ -17,6 +18,7 @@ __all__ = [
     "Untraceable",
     "WeightRef",
     "WeightSource",
+    "autocast_off",
     "record",
     "recording",
     "snapshot",

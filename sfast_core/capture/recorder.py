@@ -2,7 +2,7 @@
 
 A ``TorchFunctionMode`` sees each call at the level at which the model was written (``linear``, ``group_norm``,
 ``scaled_dot_product_attention``), runs it as it is, and adds a node. So the recorded call's result is the host's own, and recording
-costs little more than the forward. Values never enter the graph: tensors are inputs, weights (by address below the module) or computed
+costs little more than the forward. What autocast does to arguments becomes nodes too: the graph runs without it. Values never enter the graph: tensors are inputs, weights (by address below the module) or computed
 by recorded nodes, and whatever reads a value into Python ends the recording. It never raises: ``failure`` says why it stopped, and the
 forward goes on as it would have.
 """
@@ -20,8 +20,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .autocast import Apart, Autocast, Treatment
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
+from .stand_ins import Value, leaves, mapped
 from .values import METADATA, why_not_static
 from .weights import WeightRef, WeightSource, WeightTable
 
@@ -51,6 +53,7 @@ class Recorder(TorchFunctionMode):
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self._table = table
+        self.autocast = Autocast()
         self._nodes = WeakTensorKeyDictionary()
         self._stale = WeakTensorKeyDictionary()  # tensor -> the in-place updated view that made its node outdated
         self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
@@ -124,8 +127,6 @@ class Recorder(TorchFunctionMode):
         if name == "__iter__":
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
-            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-                raise CaptureError("autocast is on")
             call = self._arguments(name, args, kwargs)
         except Exception as error:
             self._refuse_for(error, name)
@@ -133,7 +134,7 @@ class Recorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         try:
             if call is not None:
-                self._record(func, name, call, args, result)
+                self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
         return result
@@ -175,15 +176,23 @@ class Recorder(TorchFunctionMode):
             return slice(self._map(value.start, name), self._map(value.stop, name), self._map(value.step, name))
         raise CaptureError(f"{name} was given a {type(value).__name__}")
 
-    def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], result: Any) -> None:
+    def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         in_place = is_in_place(name) or call[1].get("inplace") is True
         if in_place:
-            return self._record_in_place(func, name, call, args)
+            self._record_in_place(func, name, call, args)
+            if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != Treatment():
+                raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
+            return
         if mutates(func):
             raise CaptureError(f"the operator {name} changes its arguments")
+        if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
+            return
+        if isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and _are_tensors(result)):
+            treatment = self.autocast.treatment(func, name, args, kwargs, result)
+            if isinstance(treatment, Apart):
+                return self._record_apart(treatment, name, args, kwargs, result)
+            call = self._cast(call, treatment)
         if isinstance(result, torch.Tensor):
-            if any(result is arg for arg in args):  # a conversion that had nothing to do
-                return
             self._bind(result, self._call(func, name, call, result))
         elif isinstance(result, (tuple, list)) and _are_tensors(result):
             node = self._call(func, name, call, None)
@@ -194,6 +203,37 @@ class Recorder(TorchFunctionMode):
             return  # shape, dtype, device, ndim, ...
         elif self._reads(call):
             raise CaptureError(f"{name} reads a tensor's value into Python")
+
+    def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
+        """The call's arguments as autocast hands them on."""
+        if treatment == Treatment():
+            return call
+        args, kwargs = torch.fx.node.map_arg((tuple(call[0]), call[1]), lambda node: self._cast_node(node, treatment))
+        return args, {**kwargs, **treatment.keywords()}
+
+    def _cast_node(self, node: torch.fx.Node, treatment: Treatment) -> torch.fx.Node:
+        val: torch.Tensor = node.meta["val"]
+        dtype = treatment.cast(val.dtype, node.meta["device"])
+        if dtype == val.dtype:
+            return node
+        cast = self.graph.call_function(cast_like, (node, dtype))
+        cast.meta["val"], cast.meta["device"] = val.to(dtype), node.meta["device"]
+        return cast
+
+    def _record_apart(self, apart: Apart, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """The operators that a call is made of, in the call's place."""
+        nodes = dict(enumerate(self._node(tensor, name) for tensor in leaves((args, kwargs), torch.Tensor)))
+        given = len(nodes)
+        for step in apart.steps:
+            taken = mapped(lambda leaf: nodes[leaf.number] if isinstance(leaf, Value) else leaf, (step.args, step.kwargs))
+            node = self.graph.call_function(step.op, *taken)
+            for index, value in enumerate([step.result] if isinstance(step.result, Value) else step.result):
+                part = node if isinstance(step.result, Value) else self.graph.call_function(element, (node, index))
+                part.meta["val"], part.meta["device"] = value.meta, value.device
+                nodes[value.number] = part
+        for value, tensor in zip(leaves(apart.result, Value), leaves(result, torch.Tensor), strict=True):
+            node = nodes[value.number]
+            self._bind(tensor, node if value.number < given else self._value(node, tensor))
 
     def _record_in_place(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...]) -> None:
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -317,6 +357,8 @@ def _are_tensors(result: Any) -> bool:
 
 def _ignores_first(node: torch.fx.Node) -> bool:
     """Whether a call uses its first argument for its shape, or as the rest that an assignment leaves: never for a value of its own."""
+    if node.target is cast_like:
+        return all(map(_ignores_first, node.users))
     return node.target is setitem or (function_name(node.target) == "baddbmm" and node.kwargs.get("beta") == 0)
 
 

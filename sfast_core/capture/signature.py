@@ -1,4 +1,4 @@
-"""What keys a captured variant: everything about a call's arguments but the values of its tensors.
+"""What keys a captured variant: everything about a call's arguments but the values of its tensors, and autocast.
 
 A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What can't be
 compared by value (a callable, an object of an unknown class) can't be keyed and raises, so that the caller runs eager.
@@ -17,20 +17,27 @@ from .errors import CaptureError
 _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum)
 
 
+def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
+    """The device types that autocast is on for, each with the dtype that it computes in."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind))
+
+
 class Signature:
-    """The key of a call and its tensors in the order of the walk.
+    """The key of a call, as it is made here and now, and its tensors in the order of the walk.
 
     Attributes:
         key: hashable, equal for calls that one captured variant serves.
+        autocast: :func:`autocast_state` at the call.
         tensors: each distinct tensor object once.
     """
 
-    __slots__ = ("_index", "key", "tensors")
+    __slots__ = ("_index", "autocast", "key", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.tensors: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
-        self.key: Hashable = (self._walk(args, "args"), self._walk(kwargs, "kwargs"))
+        self.autocast = autocast_state()
+        self.key: Hashable = (self._walk(args, "args"), self._walk(kwargs, "kwargs"), self.autocast)
 
     def _walk(self, value: Any, path: str) -> Hashable:
         if isinstance(value, torch.Tensor):

@@ -37,11 +37,19 @@ class _Slot:
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded call. ``graph``: placeholders for the signature's tensors, then for the weights (``meta["source"]``)."""
+    """A recorded call.
+
+    Attributes:
+        graph: placeholders for the signature's tensors, then for the weights (``meta["source"]``). It is to run with autocast off.
+        outputs: how its results make the call's.
+        seconds: what recording took, with the call.
+        computed_in: the dtypes that autocast was to compute in.
+    """
 
     graph: torch.fx.Graph
     outputs: OutputSpec
     seconds: float
+    computed_in: frozenset[torch.dtype] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -124,4 +132,4 @@ def record(
     graph = recorder.finish(tensors)
     if graph is None:
         return result, Untraceable(str(recorder.failure), recorder.passing)
-    return result, Trace(graph, spec, time.perf_counter() - start)
+    return result, Trace(graph, spec, time.perf_counter() - start, frozenset(recorder.autocast.computed_in))

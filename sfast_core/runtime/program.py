@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..capture.autocast import autocast_off
 from ..capture.weights import WeightSource
 
 Run = Callable[..., Sequence[torch.Tensor]]
@@ -46,7 +47,7 @@ class Program:
 
     def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""
-        with torch.no_grad():
+        with torch.no_grad(), autocast_off():
             return list(self.run(*inputs, *weights, *self.constants))
 
     def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:

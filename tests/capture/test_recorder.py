@@ -236,13 +236,6 @@ def test_an_operator_that_writes_to_its_arguments_is_refused() -> None:
     assert isinstance(found, Untraceable) and "changes its arguments" in found.reason
 
 
-def test_autocast_is_refused() -> None:
-    net = module(lambda net, x: net.lin(x))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, found = try_record(net, torch.randn(4, 8))
-    assert isinstance(found, Untraceable) and "autocast" in found.reason
-
-
 def test_errors_of_torch_functions_are_told_apart_from_the_modules_own() -> None:
     def own(net: Any, x: torch.Tensor) -> torch.Tensor:
         raise KeyError("stop")

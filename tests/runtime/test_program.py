@@ -31,6 +31,13 @@ def test_arguments_are_inputs_weights_and_constants_in_this_order() -> None:
     assert program([a, a], [b]) == [torch.tensor(0.0), b, c]
 
 
+def test_a_program_runs_without_its_callers_autocast() -> None:
+    program = Program(run=lambda x: (x @ x,), sources=(), constants=(), layouts=())
+    with torch.autocast("cpu", torch.bfloat16):
+        (result,) = program([torch.ones(2, 2)], [])
+        assert result.dtype == torch.float32 and (result @ result).dtype == torch.bfloat16
+
+
 def test_nothing_is_recorded_for_gradients() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     program = Program(run=lambda x, w: (x * w,), sources=(), constants=(), layouts=(Layout((2,), (1,), torch.float32, CPU),))

@@ -219,14 +219,17 @@ def scenario_torch_compile_on_the_same_model() -> None:
 
 
 def scenario_autocast() -> None:
+    """A signature of its own, with the casts that autocast makes."""
     model = load("sd3")
     fast = fast_compile.apply(model)
-    sample(fast)
+    plain = sample(fast)
     before = calls(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         expected = sample(model)
-        assert torch.equal(sample(fast), expected)
-    assert_eager(model, "autocast", before)
+        assert_close(sample(fast), expected, limit=3e-2)
+        assert_close(sample(fast), expected, limit=3e-2)
+    assert_fused(model, before)
+    assert_close(sample(fast), plain)
 
 
 def scenario_options_that_change_at_every_step() -> None:
