@@ -117,8 +117,8 @@ class Run:
     def meet(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """What the operator returns, as stand-ins."""
         computes = not _hands_on(op)
-        listed = computes and any(op.has_kernel_for_dispatch_key(_AUTOCAST[kind]) for kind in self._kinds)
-        if computes and not listed and op.has_kernel_for_dispatch_key(_COMPOSITE):
+        listed = computes and any(_has_kernel(op, _AUTOCAST[kind]) for kind in self._kinds)
+        if computes and not listed and _has_kernel(op, _COMPOSITE):
             return self._take_apart(op, args, kwargs)
         if computes:
             self.opaque |= not listed and _is_opaque(op, self._kinds)
@@ -137,7 +137,7 @@ class Run:
         self._taken_apart += 1
         try:
             with autocast_switched(self._kinds, self._autocast):  # a stand-in is asked with autocast off
-                return op.decompose(*args, **kwargs)
+                return op._op_dk(_COMPOSITE, *args, **kwargs)
         finally:
             self._taken_apart -= 1
 
@@ -177,6 +177,11 @@ class StandIn(torch.Tensor):
         return leaves((args, kwargs), StandIn)[0].run.meet(op, args, kwargs)
 
 
+def _has_kernel(op: Any, key: Any) -> bool:
+    """Whether the dispatcher has a kernel. The operator itself also counts decompositions in Python, which nothing runs but tracers."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))
+
+
 def _hands_on(op: Any) -> bool:
     """Whether an operator gives the values of its argument, unchanged: a view, a copy, a cast."""
     returns = [returned.alias_info for returned in op._schema.returns]
@@ -186,8 +191,8 @@ def _hands_on(op: Any) -> bool:
 def _is_opaque(op: Any, kinds: Sequence[str]) -> bool:
     """Whether an operator may call others below the place where it is met. None of those that work in place calls one that is listed."""
     return (
-        any(map(op.has_kernel_for_dispatch_key, _OPAQUE))
-        and not any(op.has_kernel_for_dispatch_key(_BACKEND[kind]) for kind in kinds)
+        any(_has_kernel(op, key) for key in _OPAQUE)
+        and not any(_has_kernel(op, _BACKEND[kind]) for kind in kinds)
         and not op._schema.is_mutable
         and not op._schema.name.startswith(("aten::empty", "aten::new_empty"))
     )
