@@ -191,6 +191,7 @@ def test_what_autocast_does_to_a_function_is_in_the_graph(name: str, kind: str, 
         (torch.addcmul, "hfh", (), "float32"),
         (torch.addcmul, "hhh", (), None),
         (F.mse_loss, "hf", (), "float32"),
+        (F.interpolate, "h", (None, 2.0), "float32"),  # made of others in C++, and of quite others in Python, for tracers
     ],
 )
 def test_cuda_is_asked_without_a_gpu(call: Callable[..., Any], dtypes: str, more: tuple[Any, ...], expected: str | None) -> None:
@@ -198,19 +199,20 @@ def test_cuda_is_asked_without_a_gpu(call: Callable[..., Any], dtypes: str, more
     of = {"f": torch.float32, "h": torch.float16}
     run, device = Run(["cuda"]), torch.device("cuda", 0)
     inputs = [StandIn(run, Value(i, torch.empty(2, 4, 4, dtype=of[name], device="meta"), device)) for i, name in enumerate(dtypes)]
+    wanted = {None: inputs[0].dtype, "low": torch.float16, "float32": torch.float32, "dtype=": torch.float32}[expected]
+    result = StandIn(run, Value(len(dtypes), torch.empty(2, 4, 4, dtype=wanted, device="meta"), device))
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.float16)
     try:
-        found = Autocast().treatment(call, "it", (*inputs, *more), {}, inputs[0])
+        found = Autocast().treatment(call, "it", (*inputs, *more), {}, result)
     finally:
         torch.set_autocast_enabled("cuda", before[0])
         torch.set_autocast_dtype("cuda", before[1])
-    wanted = {"low": torch.float16, "float32": torch.float32}
     if expected == "dtype=":
         assert found == Treatment(keyword=torch.float32)
     else:
-        assert found == Treatment((("cuda", wanted[expected]),) if expected else ())
+        assert found == Treatment((("cuda", wanted),) if expected else ())
 
 
 # -- modules -------------------------------------------------------------------------------------------------------------------
