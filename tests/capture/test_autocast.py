@@ -387,13 +387,13 @@ def test_where_an_operators_inside_does_not_show_the_values_tell(monkeypatch: py
 
     observed = autocast._run
     monkeypatch.setattr(autocast, "_run", blind)
-    x, y = torch.rand(2, 3, 4, dtype=torch.bfloat16)
+    x = torch.rand(1, 2, 3, 3, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
-        result = F.mse_loss(x, y)
-        found = Autocast().treatment(F.mse_loss, "mse_loss", (x, y), {}, result)
+        result = F.interpolate(x, scale_factor=2.0)
+        found = Autocast().treatment(F.interpolate, "interpolate", (x,), {"scale_factor": 2.0}, result)
         assert result.dtype == torch.float32 and found == Treatment((("cpu", torch.float32),))
-        with pytest.raises(CaptureError, match="more to mse_loss"):
-            Autocast().treatment(F.mse_loss, "mse_loss", (x, y), {}, result + 1)
+        with pytest.raises(CaptureError, match="more to interpolate"):
+            Autocast().treatment(F.interpolate, "interpolate", (x,), {"scale_factor": 2.0}, result + 1)
 
 
 def test_casts_inside_an_operator_are_refused() -> None:
