@@ -8,7 +8,6 @@ runs meet the same operators with the same dtypes, casts of the arguments are al
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,8 +116,8 @@ def _find(
         real = _run(func, args, kwargs, result, on, Treatment())
     except Exception as error:
         return f"what autocast does to {name} can't be observed: {type(error).__name__}: {str(error)[:200]}"
-    if real.dtypes != [x.dtype for x in leaves(result, torch.Tensor)]:  # an operator calls a listed one: F.interpolate on CUDA
-        return _by_values(func, args, kwargs, result, on, real) or f"autocast does more to {name} than can be observed"
+    if real.dtypes != [x.dtype for x in leaves(result, torch.Tensor)]:
+        return f"autocast does more to {name} than can be observed"
     with autocast_off():
         for treatment in _treatments(on, kwargs):
             try:
@@ -162,18 +161,6 @@ def _run(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result:
             if not run.guessed:
                 raise
     return run
-
-
-def _by_values(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any, on: Sequence[str], real: Run) -> Treatment | None:
-    """The treatment under which the function gives this very result, or None."""
-    if real.random or any(step.op._schema.is_mutable for step in real.steps):
-        return None
-    with autocast_off():
-        for treatment in _treatments(on, kwargs):
-            with contextlib.suppress(RuntimeError, TypeError):  # dtypes that don't go together, a function without dtype=
-                if _gives(result, func, args, kwargs, treatment):
-                    return treatment
-    return None
 
 
 def _gives(result: Any, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], treatment: Treatment) -> bool:
