@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 ROUTE = "/fast_compile/report"
-_TRIES = 5
 
 
 def add_routes() -> None:
@@ -28,11 +27,6 @@ def add_routes() -> None:
 def report_text() -> str:
     """The report as JSON, taken while another thread may be sampling."""
     from ..sfast_core.hosts import comfy
+    from ..sfast_core.report import read_while_counting
 
-    for left in reversed(range(_TRIES)):
-        try:
-            return json.dumps(comfy.report().as_dict())
-        except RuntimeError:  # a count was added in the middle of reading them
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+    return read_while_counting(lambda: json.dumps(comfy.report().as_dict()))

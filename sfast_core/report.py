@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_TRIES = 5
+
+
+def read_while_counting(read: Callable[[], T]) -> T:
+    """``read()``, which goes through counts that another thread may be adding to: then it is asked again."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return read()
+        except RuntimeError:  # a count was added in the middle of reading them
+            if not left:
+                raise
+    raise AssertionError("unreachable")
 
 
 @dataclass(eq=False)

@@ -20,6 +20,18 @@ class _FromHost(BaseException):
         self.error = error
 
 
+def of_host(call: Callable[..., Any], errors: type[BaseException] = Exception) -> Callable[..., Any]:
+    """``call``, with the exceptions of class ``errors`` known to be the host's: :func:`shielded` lets them pass."""
+
+    def known(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except errors as error:
+            raise _FromHost(error) from None
+
+    return known
+
+
 def shielded(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager: Callable[[], Any]) -> Any:
     """``attempt(eager)``, and ``eager()`` where the attempt fails in a way that isn't the host's.
 
@@ -32,16 +44,10 @@ def shielded(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager:
         Exception: what ``eager`` raised.
     """
 
-    def host() -> Any:
-        try:
-            return eager()
-        except Exception as error:
-            raise _FromHost(error) from None
-
     failure: BaseException | None = None
     reason = ""
     try:
-        return attempt(host)
+        return attempt(of_host(eager))
     except _FromHost as passed:
         failure = passed.error
     except CaptureError as error:

@@ -54,6 +54,16 @@ class Impl:
         return launch
 
 
+def ranked(launch: Callable[..., Any], rank: int, name: str) -> Callable[..., Any]:
+    """``launch(rank, ...)`` as a launch of its own called ``name``, as FX prints a node that calls it: what a library proposes next."""
+
+    def at_rank(*args: Any, **kwargs: Any) -> Any:
+        return launch(rank, *args, **kwargs)
+
+    at_rank.__name__ = name
+    return at_rank
+
+
 @dataclass(frozen=True)
 class Op:
     """A fused operator.

@@ -16,6 +16,7 @@ import torch
 from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
+from ..shield import of_host, shielded
 from .dynamic import DynamicStore
 from .leaves import casting_leaves
 from .memory import keep_listed
@@ -23,14 +24,6 @@ from .obstacles import Obstacles, why_left_alone
 from .options import options_of, steering
 
 log = logging.getLogger("fast_compile")
-
-
-class _FromHost(BaseException):
-    """Carries an exception of the host's past the engine, which takes any other for one of its own."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
 
 
 class _Watch:
@@ -129,40 +122,16 @@ class ModelState:
         comfy.model_management.throw_exception_if_processing_interrupted()
         interrupted = comfy.model_management.InterruptProcessingException
 
-        def eager() -> Any:
-            try:
-                return original(*args, **kwargs)
-            except Exception as error:
-                raise _FromHost(error) from None
+        def attempt(eager: Callable[[], Any]) -> Any:
+            if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
+                raise CaptureError(reason)
+            call = steering(args, kwargs)
+            # An interruption is said once: running eager in its place would not stop.
+            result = self.engine.call(model, of_host(call.completed(original), interrupted), call.args, call.kwargs, eager)
+            keep_listed(self.engine.graphs, self.engine.device)
+            return result
 
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return completed(*args, **kwargs)
-            except interrupted as error:  # it says so once: running eager in its place would not stop
-                raise _FromHost(error) from None
-
-        failure: BaseException | None = None
-        try:
-            reason = foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs))
-            if reason is None:
-                call = steering(args, kwargs)
-                completed = call.completed(original)
-                result = self.engine.call(model, traced, call.args, call.kwargs, eager)
-                keep_listed(self.engine.graphs, self.engine.device)
-                return result
-        except _FromHost as passed:
-            failure = passed.error
-        except CaptureError as error:
-            reason = str(error)
-        except Exception as error:
-            log.debug("in a call of %s", self.engine.report.name, exc_info=True)
-            reason = f"Fast Compile failed: {type(error).__name__}: {error}"
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                failure = None  # or the exception would hold this frame, and this frame it
-        return self.engine.run_eager(str(reason), lambda: original(*args, **kwargs))
+        return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
 
     # -- around calls without the node -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...config import CompileConfig
-from ...report import Report, versions
+from ...report import Report, read_while_counting, versions
 from . import forge
 from .hooks import Hook
 from .state import UnetState
@@ -20,7 +20,6 @@ from .surroundings import obstacle
 
 log = logging.getLogger("fast_compile")
 T = TypeVar("T")
-_TRIES = 5
 
 
 class Accelerator:
@@ -104,13 +103,7 @@ class Accelerator:
 
     def read(self, form: Callable[[Report], T]) -> T:
         """The report in a form of its own, taken while another thread may be making a picture."""
-        for left in reversed(range(_TRIES)):
-            try:
-                return form(self.report())
-            except RuntimeError:  # a count was added in the middle of reading them
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+        return read_while_counting(lambda: form(self.report()))
 
     def _state(self, unet: torch.nn.Module, config: CompileConfig, name: str) -> UnetState:
         with self._lock:

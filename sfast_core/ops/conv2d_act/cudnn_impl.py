@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..constraints import why_no_cuda
+from ..spec import ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, memory_format_of, pair
 
@@ -72,17 +72,9 @@ def launch_plan(
     return out.contiguous(memory_format=memory_format_of(x))
 
 
-def _at(rank: int, name: str) -> Callable[..., torch.Tensor]:
-    def launch(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return launch_plan(rank, *args, **kwargs)
-
-    launch.__name__ = name  # as FX prints a node that calls it
-    return launch
-
-
-launch = _at(0, "launch")
-launch_second = _at(1, "launch_second")
-launch_third = _at(2, "launch_third")
+launch = ranked(launch_plan, 0, "launch")
+launch_second = ranked(launch_plan, 1, "launch_second")
+launch_third = ranked(launch_plan, 2, "launch_third")
 
 
 def _geometry(

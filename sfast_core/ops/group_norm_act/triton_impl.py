@@ -145,13 +145,14 @@ def statistics(x: torch.Tensor, num_groups: int, channel_add: torch.Tensor | Non
     block_c, block_groups, chunk_rows, chunks = cut(batch, channels, num_groups, height * width)
     step = STATISTICS_ELEMENTS // block_c
     mean, m2 = torch.empty((2, batch, num_groups, chunks), dtype=torch.float32, device=x.device)
+    addend, add_rows, add_stride = _addend(x, channel_add)
     launcher(group_statistics, (-(-num_groups // block_groups), chunks, batch))(
         x,
-        x if channel_add is None else channel_add,
+        addend,
         mean,
         m2,
-        0 if channel_add is None else channel_add.shape[0],
-        _image_stride(channel_add),
+        add_rows,
+        add_stride,
         height * width,
         channels,
         num_groups,
@@ -190,16 +191,17 @@ def apply(
         touched = APPLY_CHANNELS // group_channels
     else:
         touched = (APPLY_CHANNELS - 2) // group_channels + 2
+    addend, add_rows, add_stride = _addend(x, channel_add)
     launcher(group_norm_apply, (channel_blocks * -(-row_tiles // tiles), batch))(
         x,
         weight,
         bias,
-        x if channel_add is None else channel_add,
+        addend,
         partials.mean,
         partials.m2,
         out,
-        0 if channel_add is None else channel_add.shape[0],
-        _image_stride(channel_add),
+        add_rows,
+        add_stride,
         height * width,
         channels,
         num_groups,
@@ -231,14 +233,15 @@ def _small(
     group_channels = channels // num_groups
     rows = small_rows(x, num_groups)
     block_d = _power_of_two(group_channels)
+    addend, add_rows, add_stride = _addend(x, channel_add)
     launcher(group_norm_small, (num_groups, batch))(
         x,
         weight,
         bias,
-        x if channel_add is None else channel_add,
+        addend,
         out,
-        0 if channel_add is None else channel_add.shape[0],
-        _image_stride(channel_add),
+        add_rows,
+        add_stride,
         height * width,
         channels,
         group_channels,
@@ -251,9 +254,14 @@ def _small(
     )
 
 
-def _image_stride(channel_add: torch.Tensor | None) -> int:
-    """Elements from one image's row of channel_add to the next one's; 0 where all images share a row."""
-    return 0 if channel_add is None or channel_add.shape[0] == 1 else channel_add.stride(0)
+def _addend(x: torch.Tensor, channel_add: torch.Tensor | None) -> tuple[torch.Tensor, int, int]:
+    """What the kernels are told of channel_add: the tensor (any, where there is none), its rows, and the elements from one to the next.
+
+    0 elements where all images share a row.
+    """
+    if channel_add is None:
+        return x, 0, 0
+    return channel_add, channel_add.shape[0], 0 if channel_add.shape[0] == 1 else channel_add.stride(0)
 
 
 def _power_of_two(size: int) -> int:

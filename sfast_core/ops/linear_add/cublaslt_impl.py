@@ -6,12 +6,12 @@ The sum is rounded once, and nobody reads the product again to add to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..constraints import why_no_cuda
+from ..spec import ranked
 from .cublaslt import why_no_library
 from .cublaslt_plans import ALIGNMENT, DTYPES, Addresses, Problem, plans
 
@@ -88,16 +88,8 @@ def launch_algorithm(rank: int, x: torch.Tensor, weight: torch.Tensor, bias: tor
     return out
 
 
-def _at(rank: int, name: str) -> Callable[..., torch.Tensor]:
-    def launch(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return launch_algorithm(rank, *args, **kwargs)
-
-    launch.__name__ = name  # generated code refers to it by name
-    return launch
-
-
-launch = _at(0, "launch")
-launch_second = _at(1, "launch_second")
+launch = ranked(launch_algorithm, 0, "launch")
+launch_second = ranked(launch_algorithm, 1, "launch_second")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
