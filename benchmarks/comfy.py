@@ -82,13 +82,14 @@ def main() -> None:
     args = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
         raise SystemExit("benchmarks.comfy needs COMFYUI_PATH, the folder of a ComfyUI, and a CUDA device")
+    machine = {"ComfyUI": _version(Path(os.environ["COMFYUI_PATH"])), **facts()}
     rows: list[Row] = []
     for model in args.models.split(","):
         for allocator in args.allocators.split(","):
             print(f"{model}, {allocator}: {args.variants} ...", flush=True)
             rows += measure(model, allocator, args.variants, args.steps, args.images)
-    machine = {"ComfyUI": _version(Path(os.environ["COMFYUI_PATH"])), **facts()}
-    print("\n" + write(args.out, "comfy", rows, table(rows), machine))
+            text = write(args.out, "comfy", rows, table(rows), machine)  # after each: a run that is cut keeps what it has
+    print("\n" + text)
 
 
 def _version(folder: Path) -> str:

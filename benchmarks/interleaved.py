@@ -204,4 +204,6 @@ def main(
         if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
             rows += measure(subject, args.providers.split(","), args.out if args.profile else None, None if args.no_memory else memory)
             torch.cuda.empty_cache()
-    print("\n" + write(args.out, name, rows, table(rows, what), facts()))
+            text = write(args.out, name, rows, table(rows, what), facts())  # after each subject: a run that is cut keeps what it has
+    if rows:
+        print("\n" + text)
