@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .ops import all_ops
+from .runtime.compile_only import CompileOnly
 from .target import probe
 
 log = logging.getLogger("fast_compile")
@@ -36,7 +37,7 @@ def _start(device: torch.device) -> threading.Thread:
 def _work(device: torch.device) -> None:
     start = time.perf_counter()
     target = probe(device)
-    with torch.cuda.device(device), torch.no_grad():
+    with torch.cuda.device(device), torch.no_grad(), CompileOnly():
         for op, impl, arguments in _first_launches(device):
             try:
                 wanted = next(found for found in all_ops()[op].impls if found.name == impl)

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree
 
 from ..choices import Choice, Choices
+from .compile_only import CompileOnly
 from .graphs import Backend
 
 REFERENCE = "reference"
@@ -62,9 +63,14 @@ class Job:
         leaves = _pytree.tree_leaves((self._args, self._kwargs))
         return 2 * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
 
-    def example(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Random arguments of these shapes. Not zeros: they run faster than real data. The global generators stay as they are."""
-        generator = torch.Generator(device).manual_seed(0)
+    def example(self, device: torch.device, filled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Random arguments of these shapes. Not zeros: they run faster than real data. The global generators stay as they are.
+
+        Args:
+            device: where they lie.
+            filled: whether anybody asks for the values of floating-point ones.
+        """
+        generator = torch.Generator(device).manual_seed(0) if filled else None
 
         def make(meta: Any) -> Any:
             if isinstance(meta, (tuple, list)):
@@ -74,7 +80,9 @@ class Job:
             tensor = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device=device)
             if self._channels_last and meta.dim() == 4:
                 tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=torch.channels_last)
-            return tensor.normal_(generator=generator) if tensor.is_floating_point() else tensor.zero_()
+            if not tensor.is_floating_point():
+                return tensor.zero_()  # always: they may be indices
+            return tensor.normal_(generator=generator) if filled else tensor
 
         return tuple(make(arg) for arg in self._args), {name: make(arg) for name, arg in self._kwargs.items()}
 
@@ -114,7 +122,7 @@ class Tuner:
     def decide(self, jobs: Sequence[Job]) -> list[str]:
         """The name of the impl to take for each job. Also compiles every kernel that the chosen impls need.
 
-        An impl that fails here, on random data, is never taken; where all fail it is the reference.
+        An impl that fails here is never taken; where all fail it is the reference.
         """
         distinct = {job.key: job for job in jobs if job.impls}
         chosen = {key: name for key, job in distinct.items() if (name := self._known(job))}
@@ -141,16 +149,16 @@ class Tuner:
 
         Returns the (job, impl) pairs that failed.
         """
-        pairs = [(job, name) for job in jobs for name in ([self._known(job)] if self._known(job) else job.impls)]
-
+        pairs = [(job, name) for job in jobs for name in ([self._known(job)] if self._known(job) else job.impls) if name != REFERENCE]
         memory = _Share(_EXAMPLE_BYTES)
 
         def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
             job, name = pair
             try:
                 with memory.held(job.bytes), torch.no_grad(), torch.cuda.device(self._device):
-                    args, kwargs = job.example(self._device)
-                    job.impls[name].launch(*args, **kwargs)
+                    args, kwargs = job.example(self._device, filled=False)
+                    with CompileOnly():
+                        job.impls[name].launch(*args, **kwargs)
                     torch.cuda.current_stream().synchronize()
                 return None
             except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from sfast_core.choices import Choice, Choices
 from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
@@ -107,9 +108,22 @@ def test_what_cannot_be_captured_is_taken_last() -> None:
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_impls_are_tried_on_random_data_of_the_right_kind(channels_last: bool) -> None:
     impl, random = Impl("one"), torch.get_rng_state()
-    tuner().decide([job("a", impl, channels_last=channels_last)])
-    ((x, (indices, nothing)), kwargs) = impl.seen[0]
+    tuner().decide([job("a", impl, Impl("other"), channels_last=channels_last)])
+    ((x, (indices, nothing)), kwargs) = impl.seen[-1]
     assert x.shape == (2, 3, 4, 5) and x.dtype == torch.float16 and x.device == CPU and float(x.float().std()) > 0.5
     assert x.is_contiguous(memory_format=torch.channels_last) is channels_last
     assert not indices.any() and indices.dtype == torch.int64 and nothing is None and kwargs == {"eps": 1e-5}
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_compiling_computes_no_product() -> None:
+    """Each thread that did would keep a workspace of cuBLAS."""
+    products = []
+
+    def launch(*args: Any, **kwargs: Any) -> None:
+        products.append(F.linear(torch.ones(2, 3), torch.ones(4, 99)))  # can't be computed
+
+    assert tuner(measure=False).decide([job("a", SimpleNamespace(name="one", launch=launch))]) == ["one"]
+    assert [product.shape for product in products] == [(2, 4)]
+    reference = Impl(REFERENCE)
+    assert tuner(measure=False).decide([job("a", reference)]) == [REFERENCE] and reference.seen == []
