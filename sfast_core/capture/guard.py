@@ -1,13 +1,15 @@
 """Did the module change below a trace? Everything that steered the forward besides its arguments is compared here.
 
-It is asked at every call, so it has to be quick: the modules' own dicts are compared with copies of them in one go, in C, and only what
-differs is looked at more closely (SDXL's UNet, 1930 modules: 0.8 ms).
+It is asked at every call, so it has to be quick: what is watched is looked up and compared in one go, in C, and only where something differs
+each module is looked at more closely. SD1.5's UNet, 850 modules: 0.35 ms; comparing the modules' dicts took 0.9, and a replay 5.4.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -42,11 +44,13 @@ class StructureGuard:
         self._now: list[dict[str, Any]] = []
         self._then: list[dict[str, Any]] = []
         self._leaves: list[tuple[str, dict[str, Any]]] = []
-        self._typed: list[tuple[str, dict[str, Any]]] = []
+        self._typed: list[dict[str, Any]] = []
+        self._typed_names: list[str] = []
         self.hooked: str | None = None
         for path, module in root.named_modules():
             self._add(path, module, module is root)
         self._leaf_state, self._dtypes = self._leaves_now(), self._dtypes_now()
+        self._glance = self._look()
 
     def _add(self, path: str, module: torch.nn.Module, is_root: bool) -> None:
         own = module.__dict__
@@ -60,7 +64,8 @@ class StructureGuard:
             self._watch(path, "", own)
         name = next((name for name, parameter in module._parameters.items() if parameter is not None), None)
         if name is not None:
-            self._typed.append((name, module._parameters))
+            self._typed.append(module._parameters)
+            self._typed_names.append(name)
         hooks = [hook for part in _HOOKS for hook in own[part].values()]
         if not is_root and self.hooked is None and not all(map(_transparent, hooks)):
             self.hooked = f"{path} has forward hooks"
@@ -72,27 +77,83 @@ class StructureGuard:
 
     def changed(self) -> str | None:
         """What changed since the trace, in words, or None."""
-        if not _equal(self._now, self._then):
+        if not self._glance.same():
             for (path, part), now, then in zip(self._places, self._now, self._then, strict=True):
-                if _equal(now, then):
-                    continue
                 if change := _part_change(path, part, now, then) if part else _module_change(path, now, then):
                     return change
-                then.clear()  # it didn't matter: take it over, so that the next call is quick again
+                then.clear()  # what is different doesn't matter: take it over, so that the next call is quick again
                 then.update(now if part else _snapshot(now))
-        if (leaves := self._leaves_now()) != self._leaf_state:
-            changed = next(index for index, state in enumerate(leaves) if state != self._leaf_state[index])
-            return f"the forward or the mode of {self._leaves[changed][0]} changed"
+            if (leaves := self._leaves_now()) != self._leaf_state:
+                changed = next(index for index, state in enumerate(leaves) if state != self._leaf_state[index])
+                return f"the forward or the mode of {self._leaves[changed][0]} changed"
+            self._glance = self._look()
         if self._dtypes_now() != self._dtypes:
             return "the dtype of a weight changed"
         root = self._root()
         return None if root is None else _attribute_change("", root.__dict__, self._attributes)
 
+    def _look(self) -> _Glance:
+        return _Glance(self._now, self._then, [own for _, own in self._leaves])
+
     def _leaves_now(self) -> list[tuple[Any, bool]]:
         return [(own.get("forward"), own["training"]) for _, own in self._leaves]
 
     def _dtypes_now(self) -> list[torch.dtype | None]:
-        return [getattr(table.get(name), "dtype", None) for name, table in self._typed]
+        weights = map(dict.get, self._typed, self._typed_names)
+        return [None if weight is None else weight.dtype for weight in weights]
+
+
+class _Glance:
+    """Everything that is watched, in flat lists that C compares: which objects are there, which values, and how many of each.
+
+    Args:
+        now: the dicts that are watched: modules' own, and parts of such.
+        then: copies of them.
+        leaves: the own dicts of plain layers, of which the parts are among ``now``.
+    """
+
+    def __init__(self, now: list[dict[str, Any]], then: list[dict[str, Any]], leaves: list[dict[str, Any]]) -> None:
+        self._sized = [table for own in now for table in (own, *_parts(own))]
+        self._sizes = list(map(len, self._sized))
+        objects = [(own, name) for own in leaves for name in ("forward", "training")]
+        objects += [place for own in now for place in _objects(own)]
+        self._tables, self._names = [table for table, _ in objects], [name for _, name in objects]
+        self._objects = self._objects_now()
+        values = [(own, name, before[name]) for own, before in zip(now, then, strict=True) for name in own if _by_value(own, name)]
+        self._owners, self._attributes = [own for own, _, _ in values], [name for _, name, _ in values]
+        self._values = [value for _, _, value in values]
+
+    def same(self) -> bool:
+        """Whether nothing is different."""
+        return (
+            list(map(len, self._sized)) == self._sizes
+            and all(map(operator.is_, self._objects_now(), self._objects))
+            and _equal(list(map(dict.get, self._owners, self._attributes)), self._values)
+        )
+
+    def _objects_now(self) -> list[Any]:
+        return list(map(dict.get, self._tables, self._names))
+
+
+def _parts(own: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The watched dicts inside a module's own; none where ``own`` is such a part."""
+    return (own[part] for part in _CONTENTS if part in own)
+
+
+def _objects(own: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where objects are that must stay the very same."""
+    if "_modules" not in own:
+        yield from ((own, name) for name in own)
+        return
+    yield own, "forward"
+    yield from ((own, name) for name in own if _watched(name) and not _by_value(own, name))
+    for part in _parts(own):
+        yield from ((part, name) for name in part)
+
+
+def _by_value(own: dict[str, Any], name: str) -> bool:
+    """Whether an attribute of a module is compared by its value."""
+    return "_modules" in own and _watched(name) and isinstance(own[name], (*_SIMPLE, *_CONTAINERS))
 
 
 def _equal(now: Any, then: Any) -> bool:

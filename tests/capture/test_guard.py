@@ -65,6 +65,7 @@ KEPT: dict[str, Callable[[nn.Module], Any]] = {
     "an equal container": set_attribute("blocks.0.attn1", "scales", lambda: {"lora": [1.0, 2.0]}),
     "a parameter": set_attribute("blocks.0.norm1", "weight", lambda: nn.Parameter(torch.zeros(32))),
     "values": lambda net: net.requires_grad_(False).conv_in.weight.zero_(),
+    "an attribute that went and came": lambda net: setattr(net.res1.skip[1], "p", net.res1.skip[1].__dict__.pop("p")),
     "a tensor": set_attribute("blocks.0.attn1", "table", lambda: torch.zeros(2)),
     "the root's own forward": set_attribute("", "forward", lambda: lambda *args: None),
     "the root's own hooks": lambda net: net.register_forward_hook(lambda *args: None),
