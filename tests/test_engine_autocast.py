@@ -21,8 +21,9 @@ NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 @pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
+def exact_and_without_gradients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.manual_seed(0)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # it is on by default, and rounds each algorithm's way
     with torch.no_grad():
         yield
 
