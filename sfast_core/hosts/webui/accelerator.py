@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from ... import ahead
 from ...config import CompileConfig
 from ...report import Report, read_while_counting, versions
 from . import forge
 from .hooks import Hook
+from .room import decoding_bytes, make_room
 from .state import UnetState
 from .surroundings import obstacle
 
@@ -38,7 +40,9 @@ class Accelerator:
             enabled: whether this one is to be accelerated. If not, weights and memory are given back.
         """
         self.end()
-        if not enabled:
+        if enabled:
+            ahead.prepare()  # while the webui encodes the prompts
+        else:
             self.free()
 
     def attach(self, sd_model: Any, config: CompileConfig) -> None:
@@ -66,6 +70,16 @@ class Accelerator:
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
+
+    def before_decoding(self, latents: Any, dtype: torch.dtype | None = None) -> None:
+        """Pictures are sampled and will be decoded: where memory is short, graphs go. They are captured again when they are wanted."""
+        try:
+            wanted = decoding_bytes(latents, dtype)
+            for state in self.states():
+                if state.engine.graphs is not None:
+                    make_room(state.engine.graphs, state.engine.device, wanted)
+        except Exception:
+            log.debug("Fast Compile: no room was made before decoding", exc_info=True)
 
     def free(self) -> None:
         """Give all graphs' memory back, and the weights as they were laid out. The traces stay."""

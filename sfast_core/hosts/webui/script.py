@@ -6,7 +6,7 @@ import html
 from typing import Any
 
 import gradio as gr
-from modules import scripts
+from modules import devices, scripts
 from modules.ui_components import InputAccordion
 
 from . import settings
@@ -72,6 +72,10 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
         arguments = chosen(p, parse(args))
         if arguments.enabled:
             self.accelerator.attach(p.sd_model, settings.config(arguments.cuda_graphs))
+
+    def post_sample(self, p: Any, ps: Any, *args: Any) -> None:
+        """The latents are there, and will be decoded. Webuis that know no such moment don't call it."""
+        self.accelerator.before_decoding(ps.samples, getattr(devices, "dtype_vae", None))
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
         """The generation has ended. After an exception this isn't called; the next ``process`` cleans up then."""

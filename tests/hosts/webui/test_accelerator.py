@@ -11,6 +11,9 @@ import torch
 
 from sfast_core import CompileConfig
 from sfast_core.hosts.webui.accelerator import Accelerator
+from sfast_core.hosts.webui.room import DECODER_BYTES
+from sfast_core.runtime.graphs import DeviceGraphs
+from tests.fakes import FakeBackend
 from tests.hosts.webui.fakes import Network, Unet, Webui, a1111_model, forge_model, webui
 
 __all__ = ["webui"]
@@ -279,6 +282,28 @@ def test_medvram_has_no_graphs(webui: Webui) -> None:
     accelerator.attach(model, CONFIG)
     (module,) = accelerator.report().modules
     assert module.settings["cuda_graphs"] is False and CONFIG.cuda_graphs
+
+
+@pytest.mark.parametrize(("latents", "dtype", "evicted"), [((1, 4, 8, 8), None, 0), ((3, 4, 16, 8), None, 1), ((1, 4, 8, 8), torch.float32, 1)])
+def test_graphs_make_room_for_decoding(
+    webui: Webui, monkeypatch: pytest.MonkeyPatch, latents: tuple[int, ...], dtype: torch.dtype | None, evicted: int
+) -> None:
+    """The webui decodes picture by picture. What is evicted is captured again, without a new trace."""
+    graphs = DeviceGraphs(FakeBackend(free=100 * DECODER_BYTES, cost=1000))
+    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
+    model, accelerator = a1111_model(Unet().eval()), Accelerator()
+    accelerator.attach(model, CONFIG)
+    expected = [_step(model) for _ in range(3)][0]
+    assert graphs.captures == 1 and graphs.bytes
+    accelerator.before_decoding(torch.empty(latents), dtype)
+    assert graphs.evictions == evicted and bool(graphs.bytes) is not bool(evicted)
+    torch.testing.assert_close(_step(model), expected)
+    assert graphs.captures == 1 + evicted and _calls(accelerator)["traced"] == 1
+    already = torch.empty(9, 3, 640, 640)
+    already.already_decoded = True  # type: ignore[attr-defined]
+    for pictures in (already, [torch.empty(3, 640, 640)], None):
+        accelerator.before_decoding(pictures)
+    assert graphs.evictions == evicted
 
 
 def test_a_refiner(webui: Webui) -> None:
