@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..capture.recorder import function_name
-from .graph import insert, insert_as, replace, shape, value
+from .graph import insert_as, replace, respell, shape, value
 
 Rule = Callable[[Node, list[Any]], Node | None]
 
@@ -59,7 +59,7 @@ def _positional(function: Callable[..., Any], names: str, **defaults: Any) -> Ca
         if _is_canonical(node, function, len(names.split())):
             return None
         args = _arguments(node, names, **defaults)
-        return None if args is None else insert_as(node, value(node), function, *args)
+        return None if args is None else respell(node, value(node), function, *args)
 
     return rule
 
@@ -67,14 +67,19 @@ def _positional(function: Callable[..., Any], names: str, **defaults: Any) -> Ca
 def _reshape(node: Node) -> Node | None:
     if _is_canonical(node, torch.reshape, 2) or any(isinstance(arg, torch.dtype) for arg in node.args) or "dtype" in node.kwargs:
         return None
-    return insert(node, torch.reshape, node.args[0], shape(node))
+    return _as_reshape(node)
+
+
+def _as_reshape(node: Node) -> Node:
+    x: Any = node.args[0]
+    return respell(node, torch.reshape(value(x), shape(node)), torch.reshape, x, shape(node))
 
 
 def _permutation(node: Node) -> Node | None:
     """permute, transpose, movedim, t, T, ...: found by what they do to a tensor whose sizes tell the dimensions apart."""
     if _is_canonical(node, torch.permute, 2):
         return None
-    x = node.args[0]
+    x: Any = node.args[0]
     rank = value(x).dim()
     probe = torch.empty([7 + i for i in range(rank)], device="meta")
     name = function_name(node.target)
@@ -84,14 +89,15 @@ def _permutation(node: Node) -> Node | None:
         moved = getattr(probe, name)(*node.args[1:], **node.kwargs)
     else:
         moved = node.target(probe, *node.args[1:], **node.kwargs)  # type: ignore[operator]
-    return insert(node, torch.permute, x, tuple(size - 7 for size in moved.shape))
+    dims = tuple(size - 7 for size in moved.shape)
+    return respell(node, torch.permute(value(x), dims), torch.permute, x, dims)
 
 
 def _index(node: Node) -> Node | None:
     """An index of full slices, None and ``...`` alone is a reshape."""
     index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
     if all(item is None or item is Ellipsis or item == slice(None) for item in index) and not isinstance(node.args[0], (tuple, list)):
-        return insert(node, torch.reshape, node.args[0], shape(node))
+        return _as_reshape(node)
     return None
 
 
@@ -104,7 +110,7 @@ def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
             or "rounding_mode" in node.kwargs
         ):
             return None
-        return insert_as(node, value(node), function, *node.args)
+        return respell(node, value(node), function, *node.args)
 
     return rule
 
@@ -121,7 +127,7 @@ def _cast(node: Node) -> Node | None:
         return None
     if value(x).dtype == value(node).dtype:
         return x
-    return None if node.target is cast_like else insert_as(node, value(node), cast_like, x, value(node).dtype)
+    return None if node.target is cast_like else respell(node, value(node), cast_like, x, value(node).dtype)
 
 
 def _dropout(node: Node) -> Node | None:
@@ -137,7 +143,7 @@ def _softmax(node: Node) -> Node | None:
     x, dim, dtype = args[0], args[1], args[-1]
     if dtype is not None and dtype != value(x).dtype:
         x = insert_as(node, value(node), cast_like, x, dtype)
-    return insert_as(node, value(node), torch.softmax, x, dim)
+    return respell(node, value(node), torch.softmax, x, dim)
 
 
 def _chunk(node: Node) -> Node | None:
@@ -153,7 +159,7 @@ def _chunk(node: Node) -> Node | None:
         if isinstance(parts, int) or len(set(parts)) != 1:
             return None
         parts = len(parts)
-    return insert(node, torch.chunk, x, parts, dim)
+    return respell(node, torch.chunk(value(x), parts, dim), torch.chunk, x, parts, dim)
 
 
 _SDPA = "query key value attn_mask dropout_p is_causal scale"
@@ -222,11 +228,11 @@ def canonicalise(graph: Graph) -> int:
         if not node.args and isinstance(node.kwargs.get("input"), Node):  # F.silu(input=x)
             node.args, node.kwargs = (node.kwargs["input"],), {name: arg for name, arg in node.kwargs.items() if name != "input"}
         if function_name(node.target) == "silu" and (node.target is not F.silu or node.kwargs):
-            new: Node | None = insert_as(node, value(node), F.silu, node.args[0])
+            new: Node | None = respell(node, value(node), F.silu, node.args[0])
         else:
             rule = _RULES.get(_name(node))
             new = rule(node) if rule else None
-        if new is not None:
+        if new is not None and new is not node:
             replace(node, new)
-            changed += 1
+        changed += new is not None
     return changed

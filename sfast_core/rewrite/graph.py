@@ -87,13 +87,19 @@ def replace(old: Node, new: Node) -> None:
     old.graph.erase_node(old)
 
 
-def new_weight(graph: Graph, name: str, source: Any, val: torch.Tensor, device: torch.device) -> Node:
-    """A further weight placeholder, behind the others and before the constants."""
-    last = [node for node in graph.nodes if node.op == "placeholder" and "constant" not in node.meta][-1]
-    with graph.inserting_after(last):
-        node = graph.placeholder(name)
+def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
+    """Let ``node`` be a call of ``function`` with the meta value ``val``. Half the time of a new node in its place."""
+    node.op, node.target, node.args, node.kwargs = "call_function", function, args, {}
+    node.meta["val"] = val
+    return node
+
+
+def new_weight(behind: Node, name: str, source: Any, val: torch.Tensor) -> Node:
+    """A further weight placeholder behind another one."""
+    with behind.graph.inserting_after(behind):
+        node = behind.graph.placeholder(name)
     node.target = node.name  # FX makes names unique, arguments of the generated code take the target
-    node.meta.update(source=source, val=val, device=device)
+    node.meta.update(source=source, val=val, device=behind.meta["device"])
     return node
 
 

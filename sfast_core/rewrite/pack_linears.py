@@ -33,7 +33,7 @@ def pack(graph: Graph, may_pack: MayPack, wanted: Callable[[Node], bool]) -> int
     for members in groups.values():
         refs = [[node.args[i].meta["source"].refs[0] for node in members] for i in (1, 2) if members[0].args[i] is not None]
         if len(members) > 1 and all(may_pack(names) for names in refs):
-            _join(graph, members)
+            _join(members)
             packed += len(members)
     return packed
 
@@ -43,7 +43,7 @@ def _packable(node: Node) -> bool:
     return all(is_free_weight(arg) and len(arg.users) == 1 for arg in node.args[1:] if arg is not None)
 
 
-def _join(graph: Graph, members: list[Node]) -> None:
+def _join(members: list[Node]) -> None:
     first = members[0]
     arguments: list[Node | None] = []
     for position, kind in ((1, "weight"), (2, "bias")):
@@ -53,7 +53,7 @@ def _join(graph: Graph, members: list[Node]) -> None:
             continue
         source = WeightSource(tuple(part.meta["source"].refs[0] for part in parts))
         joined = value(parts[0]).new_empty((sum(shape(part)[0] for part in parts), *shape(parts[0])[1:]))
-        arguments.append(new_weight(graph, f"packed_{kind}", source, joined, parts[0].meta["device"]))
+        arguments.append(new_weight(parts[0], f"packed_{kind}", source, joined))
     widths = [shape(node)[-1] for node in members]
     together = value(first).new_empty((*shape(first)[:-1], sum(widths)))
     product = insert_as(first, together, F.linear, first.args[0], *arguments)
