@@ -82,7 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
         raise SystemExit("benchmarks.comfy needs COMFYUI_PATH, the folder of a ComfyUI, and a CUDA device")
-    machine = {"ComfyUI": _version(Path(os.environ["COMFYUI_PATH"])), **facts()}
+    machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
     rows: list[Row] = []
     for model in args.models.split(","):
         for allocator in args.allocators.split(","):
@@ -92,7 +92,8 @@ def main() -> None:
     print("\n" + text)
 
 
-def _version(folder: Path) -> str:
+def version(folder: Path) -> str:
+    """The version of the ComfyUI in ``folder``."""
     text = (folder / "comfyui_version.py").read_text("utf-8")
     return text.split("__version__ = ")[1].split()[0].strip("\"'")
 

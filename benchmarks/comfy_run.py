@@ -16,59 +16,10 @@ from typing import Any
 
 import torch
 
+from .comfy_models import checkpoint, conditioning
 from .comfy_variant import fast_compile
 
-_SHARED = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320, "use_spatial_transformer": True, "legacy": False}
-_UNETS: dict[str, dict[str, Any]] = {
-    "SD1.5": {
-        "num_res_blocks": [2] * 4,
-        "channel_mult": [1, 2, 4, 4],
-        "transformer_depth": [1] * 6 + [0] * 2,
-        "transformer_depth_middle": 1,
-        "transformer_depth_output": [1] * 9 + [0] * 3,
-        "use_linear_in_transformer": False,
-        "context_dim": 768,
-        "num_heads": 8,
-    },
-    "SDXL": {
-        "num_res_blocks": [2] * 3,
-        "channel_mult": [1, 2, 4],
-        "transformer_depth": [0, 0, 2, 2, 10, 10],
-        "transformer_depth_middle": 10,
-        "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
-        "use_linear_in_transformer": True,
-        "context_dim": 2048,
-        "num_head_channels": 64,
-        "num_classes": "sequential",
-        "adm_in_channels": 2816,
-    },
-}
 _SIDES = {"SD1.5": 512, "SDXL": 1024}
-
-
-def _checkpoint(name: str) -> dict[str, torch.Tensor]:
-    """A state dict that ComfyUI recognises, with weights under which activations stay O(1)."""
-    import comfy.ops
-    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
-
-    model = UNetModel(**_SHARED, **_UNETS[name], device="meta", operations=comfy.ops.disable_weight_init)
-    generator = torch.Generator("cuda").manual_seed(0)
-    weights = {}
-    for key, parameter in model.state_dict().items():
-        if parameter.dim() > 1:
-            drawn = torch.randn(parameter.shape, device="cuda", generator=generator) / parameter[0].numel() ** 0.5
-        else:
-            is_scale = key.endswith("weight")
-            drawn = torch.full(parameter.shape, float(is_scale), device="cuda")
-        weights[f"model.diffusion_model.{key}"] = drawn.half().cpu()
-    return weights
-
-
-def _conditioning(name: str, seed: int) -> list[Any]:
-    generator = torch.Generator().manual_seed(seed)
-    context = torch.randn(1, 77, _UNETS[name]["context_dim"], generator=generator)
-    extra = {"pooled_output": torch.randn(1, 1280, generator=generator)} if name == "SDXL" else {}
-    return [[context, extra]]
 
 
 def _compiled_by_torch(model: Any) -> Any:
@@ -91,8 +42,8 @@ def measure(name: str, variants: list[str], steps: int, images: int) -> list[dic
     import comfy.sd
 
     side = _SIDES[name]
-    model = comfy.sd.load_state_dict_guess_config(_checkpoint(name), output_vae=False, output_clip=False)[0]
-    positive, negative = _conditioning(name, 1), _conditioning(name, 2)
+    model = comfy.sd.load_state_dict_guess_config(checkpoint(name, torch.device("cuda")), output_vae=False, output_clip=False)[0]
+    positive, negative = conditioning(name, 1), conditioning(name, 2)
     latent = torch.zeros([1, 4, side // 8, side // 8])
 
     def sample(patcher: Any, seed: int) -> tuple[torch.Tensor, float]:

@@ -1,4 +1,5 @@
-"""A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``vae`` and ``text_encoder`` have in common.
+"""A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``vae``, ``text_encoder`` and ``controlnet``
+have in common.
 
 Prints a table and writes CSV: time (median of rounds that alternate between the providers), time of the first calls until steady state,
 peak memory where it is counted, and the error against the same weights in float32.
@@ -18,22 +19,28 @@ from typing import Any
 
 import torch
 
+from .kernels import KernelRow, kernel_rows, kernel_table
 from .machine import facts, write
 
 PROVIDERS = ("eager", "compile", "compile-reduce-overhead", "ours")
 _ROUNDS = 15
 _CALLS = 8
 _WARM_UP_CALLS = 4
+_PROFILED_CALLS = 5
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: a module with random weights on the GPU, and the keyword arguments of one call."""
+    """What is measured: a module with random weights on the GPU, and the keyword arguments of one call.
+
+    ``parts``: names of the submodules that a user would compile, each by itself; empty: the module is compiled as a whole.
+    """
 
     name: str
     dtype: torch.dtype
     build: Callable[[torch.dtype], Any]
     inputs: Callable[[Any, torch.dtype], dict[str, Any]]
+    parts: tuple[str, ...] = ()
 
 
 @dataclass
@@ -60,21 +67,35 @@ class _Provider:
 
 def _make(name: str, subject: Subject, module: Any) -> _Provider:
     inputs = subject.inputs(module, subject.dtype)
-    report = None
-    if name == "compile":
-        module = torch.compile(module)
-    elif name == "compile-reduce-overhead":
-        module = torch.compile(module.to(memory_format=torch.channels_last), mode="reduce-overhead")
-    elif name == "ours":
-        import sfast_core
-
-        module = sfast_core.compile(module, name=subject.name)
-        report = lambda: module.report().text()  # noqa: E731
+    compiled = []
+    if subject.parts:
+        for part in subject.parts:
+            compiled.append(_compiled(name, getattr(module, part), f"{subject.name} {part}"))
+            if isinstance(compiled[-1], torch.nn.Module):  # ours is a handle of the same module
+                setattr(module, part, compiled[-1])
+    else:
+        module = _compiled(name, module, subject.name)
+        compiled.append(module)
+    report = (lambda: "\n".join(part.report().text() for part in compiled)) if name == "ours" else None
 
     def forward() -> torch.Tensor:
+        if name == "compile-reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()  # a step may be several compiled parts: the first one's results are still read
         return _first_tensor(module(**inputs))
 
     return _Provider(Row(subject.name, str(subject.dtype).removeprefix("torch."), name), forward, report)
+
+
+def _compiled(provider: str, module: Any, name: str) -> Any:
+    if provider == "compile":
+        return torch.compile(module)
+    if provider == "compile-reduce-overhead":
+        return torch.compile(module.to(memory_format=torch.channels_last), mode="reduce-overhead")
+    if provider == "ours":
+        import sfast_core
+
+        return sfast_core.compile(module, name=name)
+    return module
 
 
 def _first_tensor(result: Any) -> torch.Tensor:
@@ -105,8 +126,13 @@ def _round(provider: _Provider) -> float:
 
 
 @torch.no_grad()
-def measure(subject: Subject, names: list[str], profile: Path | None, memory: Callable[[str, str], dict[str, int]] | None) -> list[Row]:
-    """Every provider on one subject. Each has a copy of the weights of its own; ``memory`` counts a provider's in a process of its own."""
+def measure(
+    subject: Subject, names: list[str], profile: Path | None, memory: Callable[[str, str], dict[str, int]] | None
+) -> tuple[list[Row], list[KernelRow]]:
+    """Every provider on one subject, and where a ``profile`` is wanted in that folder, the kernels of eager and of ours.
+
+    Each has a copy of the weights of its own; ``memory`` counts a provider's in a process of its own.
+    """
     original = subject.build(subject.dtype)
     exact = _in_float32(original, subject)
     providers = []
@@ -122,13 +148,14 @@ def measure(subject: Subject, names: list[str], profile: Path | None, memory: Ca
     for _ in range(_ROUNDS):
         for provider in providers:
             provider.row.rounds_ms.append(_round(provider))
+    kernels: list[KernelRow] = []
     for provider in providers:
         provider.row.ms = statistics.median(provider.row.rounds_ms)
         if provider.report:
             print(provider.report(), flush=True)
-        if profile and provider.row.provider == "ours":
-            _profile(provider, profile / f"profile-{subject.name.replace(' ', '-')}.txt")
-    return [provider.row for provider in providers]
+        if profile and provider.row.provider in ("eager", "ours"):
+            kernels += _profile(provider, profile / f"profile-{subject.name.replace(' ', '-')}.txt")
+    return [provider.row for provider in providers], kernels
 
 
 def _in_float32(original: Any, subject: Subject) -> torch.Tensor:
@@ -146,14 +173,17 @@ def _float(value: Any) -> Any:
     return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def _profile(provider: _Provider, path: Path) -> None:
+def _profile(provider: _Provider, path: Path) -> list[KernelRow]:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(5):
+        for _ in range(_PROFILED_CALLS):
             provider.forward()
         torch.cuda.synchronize()
-    path.write_text(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=70, max_name_column_width=110), "utf-8")
+    averages = profiler.key_averages()
+    if provider.row.provider == "ours":
+        path.write_text(averages.table(sort_by="self_cuda_time_total", row_limit=70, max_name_column_width=110), "utf-8")
+    return kernel_rows(provider.row.model, provider.row.provider, averages, _PROFILED_CALLS)
 
 
 def table(rows: list[Row], what: str) -> str:
@@ -189,7 +219,9 @@ def main(
     parser.add_argument("--models", help="which models, by the beginning of their names (default: all)")
     parser.add_argument("--providers", default=",".join(PROVIDERS), help="which providers, in order")
     parser.add_argument("--out", type=Path, default=Path("."), help=f"folder for {name}.csv, {name}.md and the profiles")
-    parser.add_argument("--profile", action="store_true", help="also write the kernels of our replay, by time")
+    parser.add_argument(
+        "--profile", action="store_true", help=f"also write {name}_kernels, the time by kind of kernel, and our replay's kernels"
+    )
     parser.add_argument("--no-memory", action="store_true", help="leave out the memory, which takes a process per model and provider")
     parser.add_argument("--verbose", action="store_true", help="log what is compiled and measured")
     args = parser.parse_args()
@@ -200,10 +232,14 @@ def main(
         logging.getLogger("fast_compile").setLevel(logging.DEBUG)
     args.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
+    kernels: list[KernelRow] = []
     for subject in subjects:
         if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
-            rows += measure(subject, args.providers.split(","), args.out if args.profile else None, None if args.no_memory else memory)
+            found = measure(subject, args.providers.split(","), args.out if args.profile else None, None if args.no_memory else memory)
+            rows, kernels = rows + found[0], kernels + found[1]
             torch.cuda.empty_cache()
             text = write(args.out, name, rows, table(rows, what), facts())  # after each subject: a run that is cut keeps what it has
+            if kernels:
+                text += "\n" + write(args.out, f"{name}_kernels", kernels, kernel_table(kernels), facts())
     if rows:
         print("\n" + text)

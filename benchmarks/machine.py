@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .plot import draw
+
 
 def facts() -> dict[str, str]:
     """GPU, driver, versions, commit and date, for every row of every table.
@@ -36,7 +38,10 @@ def facts() -> dict[str, str]:
 
 
 def write(folder: Path, name: str, rows: list[Any], table: str, machine: dict[str, str]) -> str:
-    """Write a run's rows (dataclasses) as NAME.csv and its table as NAME.md, both with the machine; returns the Markdown."""
+    """Write a run's rows (dataclasses) as NAME.csv, its table as NAME.md and its plot as NAME.png, all with the machine; returns the Markdown.
+
+    The plot only where NAME has one and matplotlib is installed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [*asdict(rows[0]), *machine])
@@ -44,6 +49,7 @@ def write(folder: Path, name: str, rows: list[Any], table: str, machine: dict[st
         writer.writerows({**asdict(row), **machine} for row in rows)
     text = f"{table}\n\nMeasured on {', '.join(f'{key} {value}' for key, value in machine.items())}.\n"
     (folder / f"{name}.md").write_text(text, "utf-8")
+    draw(folder / f"{name}.csv")
     return text
 
 

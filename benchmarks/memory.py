@@ -1,20 +1,37 @@
-"""``python -m benchmarks.memory MODEL PROVIDER``: the peak GPU memory of one provider's calls, alone in its process. Prints JSON.
+"""``python -m benchmarks.memory``: the GPU memory of one UNet's calls by eager and by ours, each alone in its process.
 
 ``peak_bytes`` is the most that PyTorch had allocated at any time from the model's making on, tracing, measuring and capturing included;
-``steady_peak_bytes`` that of later calls, with what captured graphs hold.
+``steady_peak_bytes`` that of later calls, with what captured graphs hold (``graph_bytes``). Prints a table and writes CSV and Markdown.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from .full_size import MODELS, build_unet, inputs_for
+from .machine import facts, write
 
+PROVIDERS = ("eager", "ours")
 _CALLS = 4
+
+
+@dataclass
+class Row:
+    """One provider on one model."""
+
+    model: str
+    provider: str
+    weights_bytes: int
+    peak_bytes: int
+    steady_peak_bytes: int
+    graph_bytes: int
 
 
 @torch.no_grad()
@@ -40,7 +57,12 @@ def measure(name: str, provider: str) -> dict[str, int]:
     held = torch.cuda.memory_reserved()
     unet(**inputs)
     torch.cuda.synchronize()
-    return {"weights_bytes": weights, "peak_bytes": peak, "steady_peak_bytes": max(held, torch.cuda.max_memory_allocated())}
+    return {
+        "weights_bytes": weights,
+        "peak_bytes": peak,
+        "steady_peak_bytes": max(held, torch.cuda.max_memory_allocated()),
+        "graph_bytes": unet.report().modules[0].graph_bytes if provider == "ours" else 0,
+    }
 
 
 def in_own_process(name: str, provider: str) -> dict[str, int]:
@@ -49,12 +71,47 @@ def in_own_process(name: str, provider: str) -> dict[str, int]:
     Raises:
         RuntimeError: it failed; the message holds its output.
     """
-    run = subprocess.run([sys.executable, "-m", __name__, name, provider], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-m", "benchmarks.memory", "--one", name, provider], capture_output=True, text=True, check=False)
     if run.returncode:
         raise RuntimeError(f"benchmarks.memory {name} {provider}: {run.stderr[-2000:]}")
     found: dict[str, int] = json.loads(run.stdout.splitlines()[-1])
     return found
 
 
+def table(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    header = ["UNet, fp16, batch 2", "provider", "weights", "peak memory", "x eager", "later calls", "of these, graphs"]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for row in rows:
+        eager = next((other.peak_bytes for other in rows if (other.model, other.provider) == (row.model, "eager")), row.peak_bytes)
+        weights, peak, later = (f"{count / 2**30:.2f} GiB" for count in (row.weights_bytes, row.peak_bytes, row.steady_peak_bytes))
+        graphs = f"{row.graph_bytes / 2**20:.0f} MiB" if row.graph_bytes else ""
+        cells = [row.model, row.provider, weights, peak, f"{row.peak_bytes / eager:.2f}", later, graphs]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse arguments, count, print, write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", help="which models, by the beginning of their names (default: all)")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for memory.csv and memory.md")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="count one, in this process, and print JSON")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks.memory needs a CUDA device")
+    if args.one:
+        print(json.dumps(measure(*args.one)))
+        return
+    rows = []
+    for model in MODELS:
+        if args.models is None or any(model.name.startswith(beginning) for beginning in args.models.split(",")):
+            rows += [Row(model.name, provider, **in_own_process(model.name, provider)) for provider in PROVIDERS]
+    if rows:
+        print(write(args.out, "memory", rows, table(rows), facts()))
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(*sys.argv[1:3])))
+    main()

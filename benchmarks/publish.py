@@ -1,15 +1,18 @@
-"""``python -m benchmarks.publish FOLDER``: put the tables of a benchmark's run where they are shown, so that no figure is written by hand.
+"""``python -m benchmarks.publish FOLDER``: put the tables and plots of a benchmark's run where they are shown, so that no figure is written by hand.
 
-Copies FOLDER's CSV and Markdown files to ``docs/measured/`` and fills the space between ``<!-- NAME -->`` and ``<!-- /NAME -->`` in
-README.md and docs/performance.md with NAME.md.
+Copies FOLDER's CSV, Markdown and PNG files to ``docs/measured/`` (a PNG that is missing is drawn) and fills the space between
+``<!-- NAME -->`` and ``<!-- /NAME -->`` in README.md and docs/performance.md with NAME.md and NAME.png.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
+
+from .plot import CHARTS, draw
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/performance.md")
@@ -21,19 +24,51 @@ def fill(page: str, name: str, table: str) -> str:
     return marks.sub(lambda found: f"{found[1]}{table.rstrip()}\n{found[2]}", page)
 
 
+def publish(folder: Path, root: Path = ROOT) -> list[str]:
+    """Publish one run's folder into the project at ``root``; gives the names of what was published.
+
+    A plot from before goes where the new rows have none: it would belong to another run.
+    """
+    measured = root / "docs" / "measured"
+    measured.mkdir(parents=True, exist_ok=True)
+    published = []
+    for path in sorted(folder.glob("*.csv")):
+        rows, plot = _copied(path, measured), path.with_suffix(".png")
+        if plot.exists():
+            _copied(plot, measured)
+        elif draw(rows) is None:
+            rows.with_suffix(".png").unlink(missing_ok=True)
+    for path in sorted(folder.glob("*.md")):
+        table = _copied(path, measured)
+        for name in PAGES:
+            page = root / name
+            page.write_text(fill(page.read_text("utf-8"), table.stem, _with_plot(table, page)), "utf-8")
+        published.append(table.stem)
+    return published
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    copy = folder / path.name
+    if path.resolve() != copy.resolve():
+        shutil.copyfile(path, copy)
+    return copy
+
+
+def _with_plot(table: Path, page: Path) -> str:
+    """The table's text, with its plot below it where there is one, as ``page`` refers to it."""
+    plot = table.with_suffix(".png")
+    text = table.read_text("utf-8").rstrip()
+    if table.stem not in CHARTS or not plot.exists():
+        return text
+    return f"{text}\n\n![{CHARTS[table.stem][0]}]({Path(os.path.relpath(plot, page.parent)).as_posix()})"
+
+
 def main() -> None:
     """Publish one folder."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    folder, measured = Path(sys.argv[1]), ROOT / "docs" / "measured"
-    measured.mkdir(parents=True, exist_ok=True)
-    for path in sorted(folder.glob("*.csv")) + sorted(folder.glob("*.md")):
-        shutil.copyfile(path, measured / path.name)
-        if path.suffix == ".md":
-            for name in PAGES:
-                page = ROOT / name
-                page.write_text(fill(page.read_text("utf-8"), path.stem, path.read_text("utf-8")), "utf-8")
-            print(f"published {path.name}")
+    for name in publish(Path(sys.argv[1])):
+        print(f"published {name}")
 
 
 if __name__ == "__main__":

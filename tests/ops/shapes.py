@@ -107,6 +107,7 @@ LAYER_NORM: dict[str, list[LayerNormShape]] = {
         LayerNormShape((2, 1024, 1280), False, 6),
         LayerNormShape((2, 1024, 1280), True, 174),
     ],
+    "flux": [LayerNormShape((1, 4608, 3072), False, 38)],  # the single blocks
 }
 
 # The UNets and the VAE have GEGLU instead. These are the text encoders of SDXL, and the image side of Flux's double blocks at 1024 x 1024.

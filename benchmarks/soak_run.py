@@ -1,0 +1,243 @@
+"""``python -m benchmarks.soak_run MODEL CHANGES SEED STEPS LIMIT_S``: the changes in a real ComfyUI, in one process. Prints JSON.
+
+An object with ``outcomes`` (one per change), ``memory`` (bytes in use by name of the moment), ``reasons`` (why calls ran eager, how often)
+and ``device``. :mod:`benchmarks.soak` starts it.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from .comfy_models import checkpoint, conditioning, control_net, lora
+from .comfy_variant import fast_compile
+from .soak_plan import LORAS, SIZES, Change, State, plan
+
+_SEED = 1  #: of every picture, so that a state that comes back must give the bits from before
+_WARM_UP = 0.1  #: of the changes
+
+
+@dataclass
+class Outcome:
+    """One change, sampled by a plain ComfyUI model and by ours. Seconds; ``again``: the same once more, where the weights were swapped."""
+
+    kind: str
+    swap: bool
+    eager_s: float
+    ours_s: float
+    eager_again_s: float = 0.0
+    ours_again_s: float = 0.0
+    distance: float = 0.0  #: of our latent to eager's, relative L2
+    traces: int = 0
+    captures: int = 0
+    eager_calls: int = 0  #: of our model
+    revisited: bool = False  #: the state was there before
+    other_bits: bool = False  #: and our latent has other bits than then, or than the second time
+    eager_other_bits: bool = False
+    failure: str = ""
+
+
+class Counts:
+    """What our report has counted so far, signatures included that are forgotten by now."""
+
+    def __init__(self) -> None:
+        self._signatures: dict[int, Any] = {}
+
+    def read(self) -> tuple[int, int, int]:
+        """Traces, captures and eager calls."""
+        from sfast_core.hosts.comfy import report
+
+        modules = report().modules
+        for module in modules:
+            self._signatures |= {id(signature): signature for signature in module.signatures}
+        captures = sum(signature.captures for signature in self._signatures.values())
+        return sum(module.calls["traced"] for module in modules), captures, sum(module.calls["eager"] for module in modules)
+
+
+class Side:
+    """One of the two models: a plain one, or one with our node."""
+
+    def __init__(self, name: str, device: torch.device, ours: bool) -> None:
+        import comfy.sd
+
+        self.name = name
+        self._ours = ours
+        self.model = comfy.sd.load_state_dict_guess_config(checkpoint(name, device), output_vae=False, output_clip=False)[0]
+        self._bits: dict[State, str] = {}
+        self._with_loras: tuple[Any, Any] = (None, None)
+
+    def patcher(self, state: State, loras: list[dict[str, torch.Tensor]]) -> Any:
+        """The model as the nodes of a workflow make it. ComfyUI keeps a node's output while its inputs stay: so do LoRAs here."""
+        first = self._ours and not state.node_last
+        key = (state.loras, first)
+        if self._with_loras[0] != key:
+            import comfy.sd
+
+            model = fast_compile(self.model) if first else self.model.clone()
+            for number, strength in state.loras:
+                model = comfy.sd.load_lora_for_models(model, None, dict(loras[number]), strength, 0.0)[0]
+            self._with_loras = (key, model)
+        model = _patched(self._with_loras[1], state.patch)
+        return fast_compile(model) if self._ours and state.node_last else model
+
+    def other_bits(self, state: State, latent: torch.Tensor) -> tuple[bool, bool]:
+        """Whether the state was there before, and whether it gave another latent then."""
+        digest = hashlib.sha256(latent.contiguous().numpy().tobytes()).hexdigest()
+        before = self._bits.get(state)
+        self._bits[state] = digest
+        return before is not None, before not in (None, digest)
+
+
+def _patched(model: Any, patch: str) -> Any:
+    """The model behind one more node."""
+    if patch == "FreeU":
+        return _node("nodes_freelunch", "FreeU_V2", model, 1.3, 1.4, 0.9, 0.2)
+    if patch == "PAG":
+        return _node("nodes_pag", "PerturbedAttentionGuidance", model, 3.0)
+    if patch == "v-prediction":
+        return _node("nodes_model_advanced", "ModelSamplingDiscrete", model, "v_prediction", False)
+    return _node("nodes_model_advanced", "RescaleCFG", model, 0.7) if patch == "RescaleCFG" else model
+
+
+def _node(module: str, name: str, *inputs: Any) -> Any:
+    """One of ComfyUI's own nodes: some versions have it in the old style, some in the new."""
+    kind = getattr(importlib.import_module(f"comfy_extras.{module}"), name)
+    if not hasattr(kind, "execute"):
+        return getattr(kind(), kind.FUNCTION)(*inputs)[0]
+    output = kind.execute(*inputs)
+    return output[0] if isinstance(output, tuple) else output.result[0]
+
+
+class Sampler:
+    """Samples a state, always from the same noise."""
+
+    def __init__(self, name: str, device: torch.device, steps: int) -> None:
+        self._name = name
+        self._device = device
+        self._steps = steps
+        self._net = control_net(name, device) if name != "SDXL" else None  # its state dict is another one
+
+    def __call__(self, patcher: Any, state: State) -> tuple[torch.Tensor, float]:
+        """The latent, and the seconds that it took."""
+        import comfy.sample
+
+        width, height = state.size
+        latent = torch.zeros([state.batch, 4, height // 8, width // 8])
+        prompts = [conditioning(self._name, 2 * state.prompt + which, state.tokens, **self._control(state)) for which in (0, 1)]
+        noise = comfy.sample.prepare_noise(latent, _SEED)
+        start = _now(self._device)
+        result = comfy.sample.sample(
+            patcher, noise, self._steps, state.cfg, "euler", "normal", *prompts, latent, denoise=1.0, disable_pbar=True, seed=_SEED
+        )
+        return result.float().cpu(), _now(self._device) - start
+
+    def _control(self, state: State) -> dict[str, Any]:
+        if not state.control or self._net is None:
+            return {}
+        hint = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(3))
+        return {"control": self._net.copy().set_cond_hint(hint, state.control, (0.0, 1.0)), "control_apply_to_uncond": False}
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _used_bytes(device: torch.device) -> int:
+    """What the GPU has given away, to captured graphs too; on a CPU the tensors that are alive: an allocator there gives nothing back."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+    storages = [thing.untyped_storage() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and not thing.is_meta]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _one(change: Change, eager: Side, ours: Side, loras: list[dict[str, torch.Tensor]], sample: Sampler, counts: Counts) -> Outcome:
+    state, before = change.state, counts.read()
+    plain = eager.patcher(state, loras)
+    expected, eager_s = sample(plain, state)
+    outcome = Outcome(change.kind, change.swap, eager_s, 0.0)
+    outcome.revisited, outcome.eager_other_bits = eager.other_bits(state, expected)
+    try:
+        fast = ours.patcher(state, loras)
+        got, outcome.ours_s = sample(fast, state)
+        outcome.distance = float((got - expected).norm() / expected.norm())
+        outcome.other_bits = ours.other_bits(state, got)[1]
+        if change.swap:
+            outcome.eager_again_s = sample(plain, state)[1]
+            again, outcome.ours_again_s = sample(fast, state)
+            outcome.other_bits |= not torch.equal(again, got)
+    except Exception as error:  # noqa: BLE001 (a plain model did it: ours has failed)
+        outcome.failure = f"{type(error).__name__}: {error}"[:300]
+        outcome.distance = math.inf
+    traces, captures, eager_calls = counts.read()
+    outcome.traces, outcome.captures, outcome.eager_calls = traces - before[0], captures - before[1], eager_calls - before[2]
+    return outcome
+
+
+def _walk(
+    changes: list[Change], name: str, device: torch.device, steps: int, limit_s: float
+) -> tuple[list[Outcome], dict[str, int], dict[str, int]]:
+    """The outcomes until all changes are done or the time is up, the memory on the way, and our report's reasons."""
+    from sfast_core.hosts.comfy import report
+
+    start = time.perf_counter()
+    eager, ours = (Side(name, device, mine) for mine in (False, True))
+    loras = [lora(name, 100 + number, device) for number in range(LORAS)]
+    sample, counts = Sampler(name, device, steps), Counts()
+    first = State(SIZES[name][0])
+    for side in (eager, ours):
+        for _ in range(2):
+            side.other_bits(first, sample(side.patcher(first, loras), first)[0])
+    memory = {"loaded": _used_bytes(device)}
+    outcomes: list[Outcome] = []
+    for number, change in enumerate(changes, 1):
+        outcomes.append(_one(change, eager, ours, loras, sample, counts))
+        if number == max(1, int(_WARM_UP * len(changes))):
+            memory["warmed_up"] = _used_bytes(device)
+        if outcomes[-1].failure or number % 25 == 0:
+            print(f"{number} of {len(changes)}, {time.perf_counter() - start:.0f} s {outcomes[-1].failure}", file=sys.stderr, flush=True)
+        if time.perf_counter() - start > limit_s:
+            break
+    memory["at_the_end"] = _used_bytes(device)
+    reasons: Counter[str] = sum((module.reasons for module in report().modules), Counter())
+    return outcomes, memory, dict(reasons)
+
+
+def run(name: str, count: int, seed: int, steps: int, limit_s: float) -> dict[str, Any]:
+    """Walk, then unload everything."""
+    import comfy.model_management as management
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    before = _used_bytes(device)
+    outcomes, memory, reasons = _walk(plan(name, count, seed), name, device, steps, limit_s)
+    management.unload_all_models()
+    gc.collect()
+    management.soft_empty_cache()
+    memory = {"before": before, **memory, "unloaded": _used_bytes(device)}
+    return {"outcomes": [asdict(outcome) for outcome in outcomes], "memory": memory, "reasons": reasons, "device": device.type}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.environ["COMFYUI_PATH"])
+    import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
+    from comfy.cli_args import args as comfy_args
+
+    comfy_args.cpu = not torch.cuda.is_available()  # before anything imports comfy.model_management
+    with torch.inference_mode():
+        print(json.dumps(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))))
