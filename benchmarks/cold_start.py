@@ -133,7 +133,9 @@ def main() -> None:
                         rows.append(
                             Row(model=model.name, provider=provider, cache=cache, **in_own_process(model.name, provider, Path(folder)))
                         )
-    print("\n" + write(args.out, "cold_start", rows, table(rows), facts()))
+                        text = write(args.out, "cold_start", rows, table(rows), facts())  # after each: a run that is cut keeps what it has
+    if rows:
+        print("\n" + text)
 
 
 if __name__ == "__main__":

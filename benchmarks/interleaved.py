@@ -234,6 +234,7 @@ def main(
     rows: list[Row] = []
     kernels: list[KernelRow] = []
     for subject in subjects:
+        torch.compiler.reset()  # or the next model's other sizes would make it compile for any size
         if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
             found = measure(subject, args.providers.split(","), args.out if args.profile else None, None if args.no_memory else memory)
             rows, kernels = rows + found[0], kernels + found[1]
