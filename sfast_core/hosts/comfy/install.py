@@ -1,16 +1,17 @@
-"""``apply``: a clone of a ComfyUI model patcher that samples through the compiled forward. And which model has what compiled state."""
+"""``apply``: a clone of a ComfyUI model patcher that samples through the compiled forward. And which module has what compiled state."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ...ahead import prepare
 from ...config import CompileConfig
 from ...report import Report, versions
-from .state import ModelState
+from .state import HookedState, ModelState
 
 log = logging.getLogger("fast_compile")
 KEY = "fast_compile"
@@ -25,8 +26,8 @@ class FastCompileWrapper:
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         base_model = executor.class_obj
         model = getattr(base_model, "diffusion_model", None)
-        state = _state(base_model, self.config)
-        if state is None or model is None:
+        state = state_of(base_model, self.config, lambda: ModelState(base_model, self.config))
+        if not isinstance(state, ModelState) or model is None:
             return executor(*args, **kwargs)
         reason = state.why_not_installed(model, args, kwargs)
         if reason is not None:
@@ -35,29 +36,29 @@ class FastCompileWrapper:
             return executor(*args, **kwargs)
 
 
-#: One state per BaseModel, whatever number of nodes and clones lead to it; gone with the model.
-_STATES: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()
+#: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
+_STATES: weakref.WeakKeyDictionary[Any, HookedState] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def _state(base_model: Any, config: CompileConfig) -> ModelState | None:
-    """The state of this model under this config; None for a model that can't have one."""
+def state_of(key: Any, config: CompileConfig, make: Callable[[], HookedState]) -> HookedState | None:
+    """The state of this module under this config, made where there is none; None for a module that can't have one."""
     with _LOCK:
-        before = _STATES.get(base_model)
+        before = _STATES.get(key)
         if before is not None and before.config == config:
             return before
         try:
-            state = _STATES[base_model] = ModelState(base_model, config)
+            state = _STATES[key] = make()
         except Exception as error:
-            log.warning("Fast Compile: a %s runs as it was: %s: %s", type(base_model).__name__, type(error).__name__, error)
+            log.warning("Fast Compile: a %s runs as it was: %s: %s", type(key).__name__, type(error).__name__, error)
             return None
     if before is not None:  # not under the lock: it waits for a call that may be running
         before.close()
     return state
 
 
-def states() -> list[ModelState]:
-    """The compiled state of every model that is alive."""
+def states() -> list[HookedState]:
+    """The compiled state of every model and part that is alive."""
     with _LOCK:
         return list(_STATES.values())
 
@@ -88,7 +89,17 @@ def apply(model: Any, config: CompileConfig | None = None) -> Any:
     clone = model.clone()
     remove(clone)
     clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig()))
-    clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, _on_detach)
+    clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
+    return clone
+
+
+def watched_clone(patcher: Any) -> Any:
+    """A clone of a patcher that tells the compiled states below its model when the host takes it off the GPU."""
+    from comfy.patcher_extension import CallbacksMP
+
+    clone = patcher.clone()
+    clone.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
+    clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
     return clone
 
 
@@ -100,10 +111,11 @@ def remove(model: Any) -> None:
     model.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
 
 
-def _on_detach(patcher: Any, unpatch_all: bool) -> None:
+def on_detach(patcher: Any, unpatch_all: bool) -> None:
+    """ComfyUI's callback ON_DETACH. Never raises: a host in the middle of unloading must get on with it."""
     try:
-        state = _STATES.get(patcher.model)
-        if state is not None:
-            state.on_detach(unpatch_all)
-    except Exception:  # a host in the middle of unloading must get on with it
+        for state in states():
+            if state.base_model() is patcher.model:
+                state.on_detach(unpatch_all)
+    except Exception:
         log.debug("Fast Compile: on detach", exc_info=True)

@@ -1,4 +1,4 @@
-"""The compiled state of one ComfyUI model, and how it gets under the model for the length of a call."""
+"""The compiled state of one module of ComfyUI's, and how it gets under the module for the length of a call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("fast_compile")
 class _Watch:
     """A forward pre-hook that tells the state of each call. A copy of the model has no state: there it does nothing."""
 
-    def __init__(self, state: ModelState | None) -> None:
+    def __init__(self, state: HookedState | None) -> None:
         self._state = state
 
     def __call__(self, module: torch.nn.Module, args: Any) -> None:
@@ -40,19 +40,19 @@ class _Watch:
         return _Watch(None)
 
 
-class ModelState:
-    """The compiled state of one BaseModel. Lives as long as that does and holds nothing of it."""
+class HookedState:
+    """The compiled state of one module of the host's. Lives as long as that does and holds nothing of it.
 
-    def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
-        model: torch.nn.Module = base_model.diffusion_model  # type: ignore[assignment]
+    Attributes:
+        config: what the node was told.
+        base_model: a weak reference to what a patcher calls its model; the compiled module is that or below it.
+    """
+
+    def __init__(self, owner: torch.nn.Module, engine: Engine, config: CompileConfig, attribute: str = "forward") -> None:
         self.config = config
-        name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
-        if getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)():  # then another BaseModel samples without it
-            self.engine = Engine(model, name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(base_model))
-        else:
-            self.engine = Engine(model, name, config, casting_leaves)
-        self.base_model = weakref.ref(base_model)
-        self._attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
+        self.engine = engine
+        self.base_model = weakref.ref(owner)
+        self._attribute = attribute
         self._obstacles = Obstacles()
         self._lock = threading.Lock()
         self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
@@ -109,10 +109,6 @@ class ModelState:
         else:
             model.__dict__[self._attribute] = before
 
-    def why_not_installed(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Why nothing of ours may be put under this call at all, or None."""
-        return why_left_alone(model, options_of(args, kwargs))
-
     # -- the call --------------------------------------------------------------------------------------------------------
 
     def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,11 +123,17 @@ class ModelState:
                 raise CaptureError(reason)
             call = steering(args, kwargs)
             # An interruption is said once: running eager in its place would not stop.
-            result = self.engine.call(model, of_host(call.completed(original), interrupted), call.args, call.kwargs, eager)
+            traced = of_host(call.completed(original), interrupted)
+            result = self._compute(model, traced, call.args, call.kwargs, eager)
             keep_listed(self.engine.graphs, self.engine.device)
             return result
 
         return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
+
+    def _compute(
+        self, model: torch.nn.Module, traced: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+    ) -> Any:
+        return self.engine.call(model, traced, args, kwargs, eager)
 
     # -- around calls without the node -----------------------------------------------------------------------------------
 
@@ -147,10 +149,13 @@ class ModelState:
         except Exception:
             log.warning("Fast Compile: %s couldn't get its plain weights back", self.engine.report.name, exc_info=True)
 
+    def _patcher(self) -> Any:
+        """A patcher of the model's, which shares with its clones what the host keeps of replaced weights; None where there is none."""
+        return getattr(self.base_model(), "current_patcher", None)
+
     def _may_come_back(self) -> bool:
         """Whether the host keeps weights as the engine laid them out, to put them back when a LoRA goes."""
-        base_model = self.base_model()
-        patcher = getattr(base_model, "current_patcher", None)
+        patcher = self._patcher()
         return patcher is None or bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
 
     def on_detach(self, unload: bool) -> None:
@@ -165,3 +170,25 @@ class ModelState:
             self._watch = None
         self.engine.restore()
         self.engine.reset()
+
+
+class ModelState(HookedState):
+    """The compiled state of one BaseModel: its diffusion model's."""
+
+    def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
+        model: torch.nn.Module = base_model.diffusion_model  # type: ignore[assignment]
+        name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
+        dynamic = getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)()  # then another BaseModel samples without it
+        attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
+        super().__init__(base_model, engine_of(base_model, model, name, config, dynamic), config, attribute)
+
+    def why_not_installed(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Why nothing of ours may be put under this call at all, or None."""
+        return why_left_alone(model, options_of(args, kwargs))
+
+
+def engine_of(owner: torch.nn.Module, model: torch.nn.Module, name: str, config: CompileConfig, dynamic: bool) -> Engine:
+    """The engine of ``model``, which is ``owner`` or below it. ``dynamic``: the host loads it by dynamic VRAM."""
+    if dynamic:
+        return Engine(model, name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner))
+    return Engine(model, name, config, casting_leaves)

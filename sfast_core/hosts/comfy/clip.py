@@ -1,0 +1,72 @@
+"""``apply_clip``: a clone of a CLIP object whose text encoders are compiled.
+
+The layers between embedding and pooling are: tokens, weights, and the place of a prompt's end, which differ from prompt to prompt, stay the
+host's, so one trace serves every prompt of as many sections of 77 tokens.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...ahead import prepare
+from ...config import CompileConfig
+from .doorway import Doorway, behind
+from .install import watched_clone
+from .parts import Kind, Part
+
+_ENTRIES = ("encode_token_weights",)
+#: Where the layers are below a text model: CLIP, T5 and BERT.
+_LAYERS = ("text_model.encoder", "encoder", "bert.encoder")
+_LAYERS_OF = Kind(few_shapes=True, writes_input=True)
+
+
+def apply_clip(clip: Any, config: CompileConfig | None = None) -> Any:
+    """A clone of a CLIP object that encodes prompts through compiled forwards. The incoming object stays as it was.
+
+    Args:
+        clip: a ``comfy.sd.CLIP``.
+        config: None for the defaults.
+
+    Raises:
+        TypeError: ``clip`` is no CLIP.
+    """
+    if not all(hasattr(clip, name) for name in ("cond_stage_model", "patcher", "clone", "tokenize")):
+        raise TypeError(f"clip: got a {type(clip).__name__}, needs a ComfyUI CLIP")
+    prepare()
+    fast = clip.clone()
+    fast.patcher = watched_clone(clip.patcher)
+    model = behind(clip.cond_stage_model)
+    fast.cond_stage_model = Doorway(model, partial(_parts, fast.patcher), config or CompileConfig(), _ENTRIES)
+    return fast
+
+
+def _parts(patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
+    found = False
+    for path, module in model.named_modules():
+        text = getattr(module, "transformer", None)
+        if not (isinstance(text, torch.nn.Module) and hasattr(module, "set_clip_options") and hasattr(module, "encode_token_weights")):
+            continue
+        found, name = True, f"Text encoder {path or 'clip'} ({type(text).__name__})"
+        layers = _layers(text)
+        if layers is None:
+            reason = "it is no CLIP, T5 or BERT: the prompts of a language model differ in length, and each would be traced anew"
+            yield Part(text, name, model, patcher=patcher, left_alone=reason)
+        else:
+            yield Part(layers, name, model, _LAYERS_OF, patcher)
+    if not found:
+        yield Part(model, f"Text encoder ({type(model).__name__})", model, patcher=patcher, left_alone="it is not understood")
+
+
+def _layers(text: torch.nn.Module) -> torch.nn.Module | None:
+    for path in _LAYERS:
+        layers: Any = text
+        for name in path.split("."):
+            layers = getattr(layers, name, None)
+        if isinstance(layers, torch.nn.Module) and "intermediate_output" in inspect.signature(type(layers).forward).parameters:
+            return layers
+    return None

@@ -1,0 +1,95 @@
+"""``apply_controlnet``: a copy of a ControlNet or a T2I-Adapter whose model is compiled, with what it is chained to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...ahead import prepare
+from ...config import CompileConfig
+from .doorway import Doorway, behind, through
+from .install import watched_clone
+from .parts import Kind, Part
+
+#: Where a ControlNet's model is, what the report calls it, and its kind.
+_ADAPTER = "its weights come to the GPU for this one call at each sampling: a graph would be captured anew each time"
+_MODELS = {"control_model": ("ControlNet", Kind()), "t2i_model": ("T2I-Adapter", Kind(why_no_graph=lambda args: _ADAPTER))}
+_CONTROL_LORA = "a Control-LoRA makes its model anew for each sampling, and tracing that would take longer than it saves"
+
+
+def apply_controlnet(control_net: Any, config: CompileConfig | None = None) -> Any:
+    """A copy of a ControlNet that runs through compiled forwards. The incoming one stays as it was.
+
+    Args:
+        control_net: a ``comfy.controlnet.ControlBase``.
+        config: None for the defaults.
+
+    Raises:
+        TypeError: ``control_net`` is no ControlNet.
+    """
+    if not all(hasattr(control_net, name) for name in ("copy", "get_control", "previous_controlnet")):
+        raise TypeError(f"control_net: got a {type(control_net).__name__}, needs a ComfyUI ControlNet")
+    prepare()
+    config = config or CompileConfig()
+    fast = control_net.copy()
+    if control_net.previous_controlnet is not None:
+        fast.set_previous_controlnet(apply_controlnet(control_net.previous_controlnet, config))
+    for attribute, (name, kind) in _MODELS.items():
+        model = behind(getattr(fast, attribute, None))
+        if isinstance(model, torch.nn.Module):
+            patcher = getattr(fast, "control_model_wrapped", None)
+            if patcher is not None:
+                patcher = fast.control_model_wrapped = watched_clone(patcher)
+            setattr(fast, attribute, Doorway(model, partial(_parts, name, kind, patcher), config, ("__call__",)))
+            return fast
+    return _counted(fast, config)
+
+
+def _parts(name: str, kind: Kind, patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
+    shown = type(model).__name__
+    yield Part(model, name if shown == name else f"{name} ({shown})", model, kind, patcher)
+
+
+class _LeftAlone(torch.nn.Module):
+    """What the report keeps the count of calls by, where there is no model to keep it by."""
+
+
+def _counted(control_net: Any, config: CompileConfig) -> Any:
+    """``control_net``, which runs as it was, with its calls counted in the report."""
+    kind = type(control_net)
+    name = "ControlNet" if kind.__name__ == "ControlNet" else f"ControlNet ({kind.__name__})"
+    reason = _CONTROL_LORA if hasattr(control_net, "control_weights") else "its model is not understood"
+
+    def parts(model: torch.nn.Module) -> Iterator[Part]:
+        yield Part(model, name, model, left_alone=reason)
+
+    return _counting(control_net, Doorway(_LeftAlone(), parts, config, ()))
+
+
+def _counting(control_net: Any, doorway: Doorway) -> Any:
+    kind: Any = type(control_net)
+    if not hasattr(kind, "fast_compile_doorway"):
+        control_net.__class__ = _counting_class(kind)
+    control_net.fast_compile_doorway = doorway
+    return control_net
+
+
+@functools.cache
+def _counting_class(kind: Any) -> Any:
+    class Counting(kind):  # type: ignore[misc]
+        """The class of a copy whose calls are counted: the host's own copies of the copy are of it too."""
+
+        fast_compile_doorway: Any = None
+
+        def get_control(self, *args: Any, **kwargs: Any) -> Any:
+            return through(self.fast_compile_doorway, lambda: kind.get_control(self, *args, **kwargs))
+
+        def copy(self) -> Any:
+            return _counting(kind.copy(self), self.fast_compile_doorway)
+
+    Counting.__name__, Counting.__qualname__ = kind.__name__, kind.__qualname__
+    return Counting

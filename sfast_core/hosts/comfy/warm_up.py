@@ -1,0 +1,102 @@
+"""Captures the graphs of sizes to come, by sampling a few steps of each: the signatures are then those that the sampler makes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .lookup import config_of, states_of
+from .sampling import Sampling, empty_latent, sample
+
+Shape = tuple[int, int, int]  # width and height in pixels, pictures at once
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """One size: how its calls ran by path, why eager, what its graphs hold, the seconds that it took."""
+
+    calls: Counter[str]
+    reasons: tuple[str, ...]
+    no_graph: str | None
+    graph_bytes: int
+    seconds: float
+
+    def text(self) -> str:
+        """What became of it."""
+        if self.reasons:
+            return f"runs as it was, because {'; '.join(self.reasons)}"
+        if not self.calls:
+            return "its model wasn't called"
+        if set(self.calls) == {"replayed"}:
+            return "was captured already"
+        if self.calls["replayed"]:
+            return f"captured in {self.seconds:.1f} s, {self.graph_bytes / 2**20:.0f} MB"
+        return f"traced in {self.seconds:.1f} s, runs fused without a graph" + (f": {self.no_graph}" if self.no_graph else "")
+
+
+def why_not(model: Any) -> str | None:
+    """Why there is nothing to capture for ``model``, or None."""
+    config = config_of(model)
+    if config is None:
+        return "this model doesn't come from Apply Fast Compile, or that is off"
+    if model.load_device.type != "cuda" and not config.cpu_allowed():
+        return f"the model runs on {model.load_device.type}: there is no NVIDIA GPU to capture graphs on"
+    return None
+
+
+def steps_per_size(model: Any) -> int:
+    """How many steps a size takes at most: the first traces, that of ``capture_after`` captures."""
+    config = config_of(model)
+    return config.capture_after if config else 0
+
+
+def warm_up(model: Any, sizes: Sequence[Shape], how: Sampling, progress: Callable[[int], None]) -> list[Warmed]:
+    """Trace and capture what ``how`` needs at each size, the largest first: the graphs of the smaller ones fit into its memory.
+
+    Args:
+        model: a ModelPatcher for which :func:`why_not` gives None.
+        sizes: each with ``width`` and ``height`` in pixels and the number of pictures.
+        how: the conditioning and the sampler. cfg 1 samples without the negative prompt: half the batch, another signature.
+        progress: gets the number of sizes times :func:`steps_per_size` that are done.
+
+    Raises:
+        comfy.model_management.InterruptProcessingException: the user has cancelled.
+    """
+    steps = steps_per_size(model)
+    order = sorted(range(len(sizes)), key=lambda place: -sizes[place][0] * sizes[place][1] * sizes[place][2])
+    found = {}
+    for done, place in enumerate(order):
+        count = [done * steps]
+
+        def step(count: list[int] = count) -> None:
+            count[0] += 1
+            progress(count[0])
+
+        found[place] = _one(model, sizes[place], how, steps, step)
+        progress((done + 1) * steps)
+    return [found[place] for place in range(len(sizes))]
+
+
+def _one(model: Any, size: Shape, how: Sampling, steps: int, step: Callable[[], None]) -> Warmed:
+    start, before = time.perf_counter(), _counts(model)
+    latent = empty_latent(model, *size)
+    sample(model, latent, how, 1, step)
+    calls = _counts(model)[0] - before[0]
+    if set(calls) - {"replayed", "eager"}:  # a signature that is new or has no graph: what is captured costs one step to find out
+        sample(model, latent, how, steps - 1, step)
+    after = _counts(model)
+    signatures = [signature for state in states_of(model) for signature in state.engine.report.signatures]
+    no_graph = next((signature.not_captured_because for signature in signatures[::-1] if signature.not_captured_because), None)
+    reasons = tuple(after[1] - before[1])
+    return Warmed(after[0] - before[0], reasons, no_graph, max(0, after[2] - before[2]), time.perf_counter() - start)
+
+
+def _counts(model: Any) -> tuple[Counter[str], Counter[str], int]:
+    (state,) = states_of(model) or [None]
+    if state is None:
+        return Counter(), Counter(), 0
+    report = state.engine.report
+    return Counter(report.calls), Counter(report.reasons), report.graph_bytes

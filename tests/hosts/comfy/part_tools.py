@@ -1,0 +1,140 @@
+"""Small VAEs, text encoders and ControlNets, and what became of their calls. Needs the driver."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from typing import Any
+from unittest.mock import patch
+
+import comfy.cldm.cldm
+import comfy.controlnet
+import comfy.ldm.models.autoencoder
+import comfy.ops
+import comfy.sd
+import comfy.sd1_clip
+import comfy.sdxl_clip
+import tiny
+import torch
+from driver import PACK, fast_compile
+from scenario_tools import fake_graphs
+
+ENGINE = importlib.import_module(".sfast_core.engine", PACK.__name__)
+_KL = {"double_z": True, "z_channels": 4, "resolution": 64, "in_channels": 3, "out_ch": 3, "ch": 32, "ch_mult": [1, 2, 2, 2]}
+_KL |= {"num_res_blocks": 1, "attn_resolutions": [], "dropout": 0.0}
+_TEXT = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+
+
+def weights_for(model: torch.nn.Module, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Weights for every name of a module, for its norms too, other ones with another seed."""
+    shapes = model.state_dict()
+    weights = tiny.fill(shapes, dtype)
+    for number, name in enumerate(shapes):
+        if name.endswith(("norm.weight", "norm_out.weight")) or ".norm" in name and name.endswith(".weight"):
+            weights[name] = (1 + tiny.noise(tuple(shapes[name].shape), number, 0.1)).to(dtype)
+        elif seed and shapes[name].dim() > 1 and "position_ids" not in name:
+            weights[name] = weights[name].roll(seed)
+    return weights
+
+
+def vae(seed: int = 0) -> Any:
+    """An AutoencoderKL as Load VAE gives it, with 32 channels."""
+    config = {"params": {"ddconfig": _KL, "embed_dim": 4}}
+    return comfy.sd.VAE(sd=weights_for(comfy.ldm.models.autoencoder.AutoencoderKL(**config["params"]), seed=seed), config=config)
+
+
+def tiny_autoencoder() -> Any:
+    """A TAESD as Load VAE gives it."""
+    weights = tiny.text_and_image()
+    start = "first_stage_model."
+    return comfy.sd.VAE(sd={name[len(start) :]: value for name, value in weights.items() if name.startswith(start)})
+
+
+class _Target:
+    params: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, clip: Any, tokenizer: Any) -> None:
+        self.clip, self.tokenizer = clip, tokenizer
+
+
+def text_encoders(model: Any, tokenizer: Any, **options: Any) -> Any:
+    """A CLIP object of this class of encoders, with random weights in the dtype that the host chooses."""
+    made = comfy.sd.CLIP(_Target(model, tokenizer), model_options=options)
+    inner = made.cond_stage_model
+    dtypes = {name: value.dtype for name, value in inner.state_dict().items()}
+    inner.load_state_dict({name: value.to(dtypes[name]) for name, value in weights_for(inner).items()}, strict=False)
+    return made
+
+
+def clip(family: str = "sd15") -> Any:
+    """The text encoders of SD1.5 or SDXL with three layers of 64 channels."""
+    options = {"clip_l_model_config": _TEXT, "clip_g_model_config": {**_TEXT, "hidden_size": 96}}
+    if family == "sdxl":
+        return text_encoders(comfy.sdxl_clip.SDXLClipModel, comfy.sdxl_clip.SDXLTokenizer, **options)
+    return text_encoders(comfy.sd1_clip.SD1ClipModel, comfy.sd1_clip.SD1Tokenizer, **options)
+
+
+def encode(clip_object: Any, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the node CLIP Text Encode computes: the prompt's tokens and its pooled vector."""
+    cond, pooled = clip_object.encode_from_tokens(clip_object.tokenize(text), return_pooled=True)
+    return cond, pooled
+
+
+def control_net(union: int | None = None) -> Any:
+    """A ControlNet for the small SD1.5, as Load ControlNet gives it. ``union``: for so many kinds of pictures."""
+    if union is None:
+        return comfy.controlnet.load_controlnet_state_dict(tiny.control_net())
+    sizes = {name: value for name, value in tiny.UNETS["sd15"].items() if name not in ("out_channels", "transformer_depth_output")}
+    build = {"hint_channels": 3, "union_controlnet_num_control_type": union, "operations": comfy.ops.disable_weight_init}
+    model = comfy.cldm.cldm.ControlNet(**sizes, **build, dtype=torch.float32)
+    model.load_state_dict(weights_for(model))
+    return comfy.controlnet.ControlNet(model, load_device=torch.device("cpu"))
+
+
+def reports(owner: Any) -> dict[str, Any]:
+    """The reports of the parts of a VAE, CLIP object or ControlNet, by name, from their model."""
+    return {state.engine.report.name: state.engine.report for state in fast_compile.states() if state.base_model() is owner}
+
+
+def part_calls(owner: Any) -> Counter[str]:
+    """The calls of all its parts by path, and the reasons of those that ran eager."""
+    found: Counter[str] = Counter()
+    for report in reports(owner).values():
+        found.update(report.calls)
+        found.update({f"because {reason}": count for reason, count in report.reasons.items()})
+    return found
+
+
+def assert_parts_fused(owner: Any, before: Counter[str] | None = None, traced: bool = False) -> None:
+    """All calls since ``before`` ran fused, or were the first of their shapes where ``traced`` says so."""
+    since = part_calls(owner) - (before or Counter())
+    assert since["fused"] and not since["eager"] and (traced or not since["traced"]), dict(since)
+
+
+def assert_parts_eager(owner: Any, word: str, before: Counter[str] | None = None) -> None:
+    """All calls since ``before`` ran as they were, for a reason that holds ``word``."""
+    since = part_calls(owner) - (before or Counter())
+    reasons = [reason for reason in since if reason.startswith("because")]
+    assert since["eager"] and not since["fused"] and not since["traced"], dict(since)
+    assert reasons and all(word in reason for reason in reasons), reasons
+
+
+class Capturing:
+    """Every engine captures into graphs that are emulated: ``with Capturing() as graphs``."""
+
+    def __enter__(self) -> Any:
+        graphs, lower = fake_graphs(), ENGINE.lower
+
+        def capturable(*args: Any, **kwargs: Any) -> Any:
+            program = lower(*args, **kwargs)
+            object.__setattr__(program, "capturable", None)
+            return program
+
+        self._patches = [patch.object(ENGINE, "device_graphs", lambda device: graphs), patch.object(ENGINE, "lower", capturable)]
+        for one in self._patches:
+            one.start()
+        return graphs
+
+    def __exit__(self, *_: Any) -> None:
+        for one in self._patches:
+            one.stop()
