@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from comfy_api.latest import io
 
 from ..sfast_core import CompileConfig
 from ..sfast_core.hosts import comfy
-from .schema import CATEGORY, SETTINGS, aliases
+from .applying import config_of, switches
+from .schema import CATEGORY, aliases
 
 
 class ApplyFastCompile(io.ComfyNode):
@@ -30,13 +30,7 @@ class ApplyFastCompile(io.ComfyNode):
             **aliases("compile", "speed up", "faster", "stable-fast", "cuda graph", "torch compile"),
             inputs=[
                 io.Model.Input("model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."),
-                io.Boolean.Input("enabled", default=True, tooltip="Off: the model passes through untouched."),
-                io.Boolean.Input(
-                    "cuda_graphs",
-                    default=True,
-                    tooltip="Replay captured CUDA graphs: the fastest way. Costs GPU memory for each resolution in use; off saves that memory.",
-                ),
-                SETTINGS.Input("settings", optional=True, tooltip="Leave it unconnected: the defaults are right for nearly everybody."),
+                *switches("the model"),
             ],
             outputs=[io.Model.Output(tooltip="The same model, faster.")],
         )
@@ -50,6 +44,4 @@ class ApplyFastCompile(io.ComfyNode):
         """
         if not enabled:
             return io.NodeOutput(model)
-        if settings is not None and not isinstance(settings, CompileConfig):
-            raise TypeError(f"settings: got a {type(settings).__name__}, needs the output of Fast Compile Settings")
-        return io.NodeOutput(comfy.apply(model, replace(settings or CompileConfig(), cuda_graphs=cuda_graphs)))
+        return io.NodeOutput(comfy.apply(model, config_of(settings, cuda_graphs)))

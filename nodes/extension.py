@@ -5,8 +5,15 @@ from __future__ import annotations
 from comfy_api.latest import ComfyExtension, io
 
 from .apply import ApplyFastCompile
+from .apply_clip import ApplyFastCompileCLIP
+from .apply_controlnet import ApplyFastCompileControlNet
+from .apply_vae import ApplyFastCompileVAE
+from .benchmark import FastCompileBenchmark
+from .free_memory import FastCompileFreeMemory
+from .report import FastCompileReport
 from .routes import add_routes
 from .settings import FastCompileSettings
+from .warm_up import FastCompileWarmUp
 
 
 class FastCompileExtension(ComfyExtension):
@@ -15,4 +22,14 @@ class FastCompileExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """Every node of the pack."""
         add_routes()
-        return [ApplyFastCompile, FastCompileSettings]
+        return [
+            ApplyFastCompile,
+            ApplyFastCompileVAE,
+            ApplyFastCompileCLIP,
+            ApplyFastCompileControlNet,
+            FastCompileSettings,
+            FastCompileWarmUp,
+            FastCompileReport,
+            FastCompileBenchmark,
+            FastCompileFreeMemory,
+        ]

@@ -43,6 +43,14 @@ class SignatureReport:
     eager_because: str | None = None
     not_captured_because: str | None = None
 
+    def refusals(self) -> dict[str, list[str]]:
+        """Why impls could not be taken: by reason, the impls as ``op.impl``."""
+        found: dict[str, list[str]] = {}
+        for op, impls in self.refused.items():
+            for impl, reason in impls.items():
+                found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
+        return found
+
 
 @dataclass
 class ModuleReport:
@@ -124,6 +132,9 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
         "    impls: "
         + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
     )
+    if idle := [name for name, count in signature.passes.items() if not count]:
+        lines.append("    found nothing to do: " + ", ".join(idle))
+    lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]
     if signature.not_captured_because:
         lines.append(f"    no graph: {signature.not_captured_because}")
     elif signature.captures:

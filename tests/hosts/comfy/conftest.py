@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.hosts.comfy.live_server import LiveServer
 
 HERE = Path(__file__).resolve().parent
 NEEDS_COMFYUI = "needs a ComfyUI: set COMFYUI_PATH to its folder"
@@ -31,3 +35,21 @@ def comfyui() -> Path:
 def comfyui_python() -> str:
     """The Python that runs it."""
     return os.environ.get("COMFYUI_PYTHON") or sys.executable
+
+
+@pytest.fixture(scope="session")
+def server(comfyui: Path, comfyui_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One server for all tests, with small models of each kind, and the pack under a name with a hyphen."""
+    base = tmp_path_factory.mktemp("comfy")
+    live = LiveServer(base, comfyui, comfyui_python, HERE.parents[2])
+    try:
+        environment = {**os.environ, "COMFYUI_PATH": str(comfyui)}
+        command = [comfyui_python, str(HERE / "make_checkpoints.py"), str(base / "models")]
+        done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        live.wait()
+        yield live
+    finally:
+        live.stop()
+        for model in (base / "models").rglob("*.safetensors"):
+            model.unlink()

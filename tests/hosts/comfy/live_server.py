@@ -80,7 +80,12 @@ class LiveServer:
             return found
 
     def run(self, prompt: dict[str, Any], seconds: float = 300) -> list[bytes]:
-        """Queue an API-format workflow, wait for it, and fetch its pictures.
+        """Queue an API-format workflow, wait for it, and fetch its pictures. Raises as :meth:`outputs`."""
+        images = [image for output in self.outputs(prompt, seconds).values() for image in output.get("images", [])]
+        return [self._image(image) for image in images]
+
+    def outputs(self, prompt: dict[str, Any], seconds: float = 300) -> dict[str, Any]:
+        """Queue an API-format workflow, wait for it, and give what its nodes show, by node id.
 
         Raises:
             Rejected: the server refused it.
@@ -100,8 +105,14 @@ class LiveServer:
             raise Failed(f"not done after {seconds} s")
         if entry["status"]["status_str"] != "success":
             raise Failed(json.dumps(entry["status"]["messages"])[-3000:])
-        images = [image for output in entry["outputs"].values() for image in output.get("images", [])]
-        return [self._image(image) for image in images]
+        shown: dict[str, Any] = entry["outputs"]
+        return shown
+
+    def text(self, path: str) -> str:
+        """What is served at ``path``."""
+        with urllib.request.urlopen(self._url + path, timeout=60) as answer:
+            found: bytes = answer.read()
+            return found.decode()
 
     def _image(self, image: dict[str, str]) -> bytes:
         with urllib.request.urlopen(f"{self._url}/view?{urllib.parse.urlencode(image)}", timeout=60) as answer:

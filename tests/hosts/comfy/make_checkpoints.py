@@ -1,7 +1,8 @@
-"""Write whole checkpoints, text encoder and VAE included, for the real server: ``python make_checkpoints.py FOLDER``. In ComfyUI's Python.
+"""Write models for the real server into its folder ``models``: ``python make_checkpoints.py FOLDER``. In ComfyUI's Python.
 
-``tiny-sd15.safetensors`` (340 MB: CLIP-L can't be smaller) and ``tiny-sdxl.safetensors``, a Vega whose two text encoders are all zeros:
-these are holes in the file, so that it takes 220 MB instead of 1.9 GB, and its prompts mean nothing.
+Checkpoints, text encoder and VAE included: ``tiny-sd15.safetensors`` (340 MB: CLIP-L can't be smaller) and ``tiny-sdxl.safetensors``, a
+Vega whose two text encoders are all zeros: these are holes in the file, so that it takes 220 MB instead of 1.9 GB, and its prompts mean
+nothing. A LoRA and a ControlNet for SD1.5, ``tiny-lora`` and ``tiny-control``. And beside ``models`` an input picture, ``tiny.png``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,19 @@ def sdxl(folder: Path) -> None:
     tiny.save(tiny.state_dict("vega") | zeros | vae, folder / "tiny-sdxl.safetensors")
 
 
+def extras(models: Path) -> None:
+    """What workflows load besides a checkpoint."""
+    from PIL import Image
+
+    for kind, weights in (("loras/tiny-lora", tiny.lora("sd15")), ("controlnet/tiny-control", tiny.control_net())):
+        (models / kind).parent.mkdir(parents=True, exist_ok=True)
+        tiny.save(weights, models / f"{kind}.safetensors")
+    grey = (tiny.noise((96, 96), 3).clamp(-2, 2) * 60 + 127).to(torch.uint8)
+    (models.parent / "input").mkdir(exist_ok=True)
+    Image.fromarray(grey.numpy()).convert("RGB").save(models.parent / "input" / "tiny.png")
+
+
 if __name__ == "__main__":
-    sd15(Path(sys.argv[1]))
-    sdxl(Path(sys.argv[1]))
+    sd15(Path(sys.argv[1]) / "checkpoints")
+    sdxl(Path(sys.argv[1]) / "checkpoints")
+    extras(Path(sys.argv[1]))

@@ -20,7 +20,7 @@ def check(workflow: dict[str, Any]) -> None:
         source, target = nodes[link["source"]], nodes[link["target"]]
         output, taken = source["outputs"][link["output"]], target["inputs"][link["input"]]
         assert number in output["links"] and taken["link"] == number, f"link {number} isn't known at both ends"
-        assert output["type"] == taken["type"] == link["type"], f"link {number} joins {output['type']} with {taken['type']}"
+        assert output["type"] == link["type"] and taken["type"] in ("*", link["type"]), f"link {number} joins {output['type']} with {taken['type']}"
         assert source["order"] < target["order"], f"link {number} goes backwards"
     for node in nodes.values():
         used = [slot["link"] for slot in node["inputs"] if slot["link"] is not None]
@@ -45,8 +45,9 @@ def api_form(workflow: dict[str, Any], object_info: dict[str, Any]) -> dict[str,
         for name, spec in {**info.get("required", {}), **info.get("optional", {})}.items():
             if isinstance(spec[0], list) or spec[0] in _WIDGETS:
                 inputs[name] = next(values)
-                if len(spec) > 1 and spec[1].get("control_after_generate"):
-                    next(values)  # what the editor does with the seed afterwards
+                extra = spec[1] if len(spec) > 1 else {}
+                if extra.get("control_after_generate") or extra.get("image_upload"):
+                    next(values)  # what the editor does with the seed afterwards, its button for uploading
         assert next(values, None) is None, f"the {node['type']} has more values than widgets"
         prompt[str(node["id"])] = {"class_type": node["type"], "inputs": {**inputs, **linked}}
     return prompt

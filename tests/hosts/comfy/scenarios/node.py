@@ -38,12 +38,29 @@ def _inputs(kind: Any) -> dict[str, dict[str, tuple[Any, Any]]]:
 
 def scenario_what_is_promised() -> None:
     nodes = _nodes()
-    assert set(nodes) == {"ApplyFastCompile", "FastCompileSettings"}
+    assert set(nodes) == {
+        "ApplyFastCompile",
+        "ApplyFastCompileCLIP",
+        "ApplyFastCompileControlNet",
+        "ApplyFastCompileVAE",
+        "FastCompileBenchmark",
+        "FastCompileFreeMemory",
+        "FastCompileReport",
+        "FastCompileSettings",
+        "FastCompileWarmUp",
+    }
     assert _inputs(nodes["ApplyFastCompile"]) == {
         "required": {"model": ("MODEL", None), "enabled": ("BOOLEAN", True), "cuda_graphs": ("BOOLEAN", True)},
         "optional": {"settings": ("FAST_COMPILE_SETTINGS", None)},
     }
     assert nodes["ApplyFastCompile"].RETURN_TYPES == ["MODEL"]
+    for kind, name, of in (("VAE", "vae", "VAE"), ("CLIP", "clip", "CLIP"), ("ControlNet", "control_net", "CONTROL_NET")):
+        node = nodes[f"ApplyFastCompile{kind}"]
+        assert _inputs(node) == {
+            "required": {name: (of, None), "enabled": ("BOOLEAN", True), "cuda_graphs": ("BOOLEAN", True)},
+            "optional": {"settings": ("FAST_COMPILE_SETTINGS", None)},
+        }
+        assert node.RETURN_TYPES == [of] and node.GET_SCHEMA().display_name == f"Apply Fast Compile ({kind})"
     assert _inputs(nodes["FastCompileSettings"]) == {
         "required": {
             "graph_memory_mb": ("INT", 0),
@@ -189,7 +206,7 @@ print(json.dumps({
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["nodes"] == 2 and found["threads"] == 0 and found["changed"] == [], found
+    assert found["nodes"] == len(_nodes()) and found["threads"] == 0 and found["changed"] == [], found
     heavy = ("triton", "diffusers", "transformers", "cudnn", "torch._inductor", "torch._dynamo", "xformers", "numba", "aiohttp")
     assert not [name for name in found["imported"] if name.startswith(heavy)], found["imported"]
     assert comfy.ops.cast_bias_weight.__module__ == "comfy.ops"

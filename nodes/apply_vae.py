@@ -1,0 +1,47 @@
+"""``Apply Fast Compile (VAE)``: drop it behind a loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..sfast_core import CompileConfig
+from ..sfast_core.hosts import comfy
+from .applying import config_of, switches
+from .schema import CATEGORY, aliases
+
+
+class ApplyFastCompileVAE(io.ComfyNode):
+    """VAE in, VAE out. Ids, input names and defaults are a promise: shared workflows keep their meaning."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node as ComfyUI shows it."""
+        return io.Schema(
+            node_id="ApplyFastCompileVAE",
+            display_name="Apply Fast Compile (VAE)",
+            category=CATEGORY,
+            description=(
+                "Makes a VAE faster: its encoder and its decoder are traced at the first picture of a size and fused. Tiled encoding and "
+                "decoding go through them too. Pictures up to 512x512 are replayed as CUDA graphs. Video and audio VAEs, and what can't be "
+                "accelerated, run as they were, and the report says why."
+            ),
+            **aliases("compile vae", "faster decode", "speed up vae", "stable-fast"),
+            inputs=[
+                io.Vae.Input("vae", tooltip="The VAE to accelerate. It is left as it is; the output is a faster copy."),
+                *switches("the VAE"),
+            ],
+            outputs=[io.Vae.Output(tooltip="The same VAE, faster.")],
+        )
+
+    @classmethod
+    def execute(cls, vae: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None) -> io.NodeOutput:
+        """Copy and compile the VAE.
+
+        Raises:
+            TypeError: ``vae`` is no VAE, or ``settings`` are none of ``Fast Compile Settings``.
+        """
+        if not enabled:
+            return io.NodeOutput(vae)
+        return io.NodeOutput(comfy.apply_vae(vae, config_of(settings, cuda_graphs)))

@@ -1,0 +1,99 @@
+"""``python -m sfast_core doctor`` and ``python -m sfast_core report FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .terminal import Say, printer
+
+_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    options = _parser().parse_args(arguments)
+    say = printer()
+    try:
+        return int(options.run(options, say))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sfast_core", description="Fast Compile from the command line.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is installed, what works here, and how to mend what doesn't",
+        description=(
+            "Looks at PyTorch, the GPU, the optional libraries and the cache, and runs each kernel once where there is a GPU (the first "
+            "time they are compiled: seconds). Exit code: 0 when the fastest way is open, 1 when something stands in its way."
+        ),
+    )
+    doctor.add_argument(
+        "--clear-cache",
+        action="store_true",
+        help="first delete what was kept about which kernel is fastest; it is measured again when needed",
+    )
+    doctor.set_defaults(run=_doctor)
+    report = commands.add_parser(
+        "report",
+        help="show a saved report",
+        description="Shows a report saved from GET /fast_compile/report (ComfyUI, A1111, Forge). Exit code: 2 when it can't be read.",
+    )
+    report.add_argument("file", metavar="FILE", help="the JSON file; - reads standard input")
+    report.set_defaults(run=_report)
+    return parser
+
+
+def _doctor(options: argparse.Namespace, say: Say) -> int:
+    from .doctor import examine
+    from .doctor.cache import clear_cache
+
+    if options.clear_cache:
+        try:
+            files, size = clear_cache()
+        except OSError as error:
+            say(f"the cache can't be cleared: {error}", "bold red")
+            return 1
+        say(f"cache cleared: {files} files, {size / 1024:.0f} KB", "")
+    problems = 0
+    for finding in examine():
+        say(f"{finding.state:8}{finding.name}: {finding.text}", _STYLES[finding.state])
+        if finding.mend and finding.state != "ok":
+            say(f"{'':8}-> {finding.mend}", "")
+        problems += finding.state == "problem"
+    if problems:
+        count = f"{problems} problem{'s' if problems > 1 else ''}"
+        say(f"The fastest way isn't open: {count}. What can't be accelerated runs as it did before.", "bold")
+    else:
+        say("The fastest way is open.", "bold green")
+    return 1 if problems else 0
+
+
+def _report(options: argparse.Namespace, say: Say) -> int:
+    from .report_file import read_report, report_from
+
+    try:
+        report = report_from(json.load(sys.stdin)) if options.file == "-" else read_report(Path(options.file))
+        text = report.text()
+    except OSError as error:
+        print(f"{options.file}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except (ValueError, TypeError, AttributeError) as error:
+        print(f"{options.file}: not a report of Fast Compile: {error}", file=sys.stderr)
+        return 2
+    for line in text.splitlines():
+        say(line, "bold" if not line.startswith(" ") else "yellow" if line.strip().startswith(("eager", "no graph")) else "")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

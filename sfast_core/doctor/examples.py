@@ -1,0 +1,34 @@
+"""A typical call of each op, as UNets and text encoders make it, small enough to run in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+Normal = Callable[..., torch.Tensor]
+
+
+def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """``(op, arguments)``, with the same random values each time. An op may come more than once: some impls are for other shapes."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        values = (torch.randn(shape, generator=generator) * scale).to(device, dtype)
+        return values.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else values
+
+    def heads(tokens: int, size: int = 64) -> torch.Tensor:
+        return normal(2, tokens, 10 * size).view(2, tokens, 10, size).transpose(1, 2)
+
+    image, tokens = normal(2, 320, 32, 32), normal(2, 256, 640)
+    yield "group_norm_act", (image, 32, normal(320), normal(320), 1e-5, "silu")
+    yield "add_layer_norm", (tokens, normal(2, 256, 640), normal(640), normal(640), 1e-5)
+    yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
+    yield "linear_act", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), "gelu_tanh")
+    yield "linear_add", (tokens, normal(640, 640, scale=0.04), normal(640), normal(2, 256, 640))
+    yield "conv2d_act", (image, normal(320, 320, 3, 3, scale=0.02), normal(320), 1, 1)
+    yield "upsample_conv2d", (normal(2, 320, 16, 16), normal(320, 320, 3, 3, scale=0.02), normal(320))
+    yield "attention", (heads(256), heads(256), heads(256))
+    yield "attention", (heads(256), heads(77), heads(77))
+    yield "attention", (normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None])
