@@ -247,9 +247,10 @@ class Engine:
             self._backoff.succeeded(signature.key)
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except WeightsElsewhere as error:
-            self._forget(signature.key)
-            self._backoff.failed(signature.key, str(error))
-            self._count_eager(str(error))
+            self._try_later(signature.key, str(error))
+        except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
+            self._out_of_memory(error)
+            self._try_later(signature.key, "out of memory")
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
@@ -354,9 +355,13 @@ class Engine:
     def _forget(self, key: Hashable) -> None:
         self.report.signatures.remove(self._variants.pop(key).report)
 
+    def _try_later(self, key: Hashable, reason: str) -> None:
+        self._forget(key)
+        self._backoff.failed(key, reason)
+        self._count_eager(reason)
+
     def _out_of_memory(self, error: Exception) -> None:
-        assert self._graphs is not None
-        freed = self._graphs.release_all()
+        freed = self._graphs.release_all() if self._graphs else 0
         for variant in self._variants.values():
             self._release(variant)
         self._say(f"out of memory, released {freed / 2**20:.0f} MB of graphs: {error}", logging.WARNING)

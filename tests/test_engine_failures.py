@@ -265,6 +265,25 @@ def test_a_kernel_that_fails(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Log
     assert handle.engine.report.calls["traced"] == 2 and handle.engine.report.calls["fused"] == max(at - 2, 0) + 1
 
 
+def test_memory_that_runs_out_in_the_proof_is_a_passing_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sfast_core.ops.attention import reference
+
+    works, failures = reference.tokens_inside, [torch.cuda.OutOfMemoryError("full")]
+
+    def tokens_inside(out: torch.Tensor) -> torch.Tensor:
+        if failures:
+            raise failures.pop()
+        return works(out)
+
+    monkeypatch.setattr(reference, "tokens_inside", tokens_inside)
+    handle = compiled()
+    for _ in range(3):
+        inputs = UNet.inputs()
+        torch.testing.assert_close(handle(*inputs), own(handle, *inputs), rtol=1e-4, atol=1e-5)
+    assert handle.engine.report.calls == {"traced": 2, "eager": 1, "fused": 1}
+    assert list(handle.engine.report.reasons) == ["out of memory"]
+
+
 def test_an_unknown_pass_in_the_settings_is_named_in_the_reason() -> None:
     handle, x = compiled(linear(), disabled_passes=("fuse_everything",)), torch.randn(2, 4)
     assert torch.equal(handle(x), own(handle, x))
