@@ -6,6 +6,7 @@ host's, so one trace serves every prompt of as many sections of 77 tokens.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +21,7 @@ from .install import watched_clone
 from .parts import Kind, Part
 
 _ENTRIES = ("encode_token_weights",)
+_ENCODER = ("set_clip_options", "encode_token_weights")  #: what a text encoder of the host has
 #: Where the layers are below a text model: CLIP, T5 and BERT.
 _LAYERS = ("text_model.encoder", "encoder", "bert.encoder")
 _LAYERS_OF = Kind(few_shapes=True, writes_input=True)
@@ -47,11 +49,9 @@ def apply_clip(clip: Any, config: CompileConfig | None = None) -> Any:
 
 def _parts(patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
     found = False
-    for path, module in model.named_modules():
-        text = getattr(module, "transformer", None)
-        if not (isinstance(text, torch.nn.Module) and hasattr(module, "set_clip_options") and hasattr(module, "encode_token_weights")):
-            continue
-        found, name = True, f"Text encoder {path or 'clip'} ({type(text).__name__})"
+    for path, module in _encoders(model):
+        found, text = True, module.transformer
+        name = f"Text encoder {path or 'clip'} ({type(text).__name__})"
         layers = _layers(text)
         if layers is None:
             reason = "it is no CLIP, T5 or BERT: the prompts of a language model differ in length, and each would be traced anew"
@@ -62,11 +62,25 @@ def _parts(patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
         yield Part(model, f"Text encoder ({type(model).__name__})", model, patcher=patcher, left_alone="it is not understood")
 
 
+def _encoders(module: torch.nn.Module, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The host's text encoders at or below a module. They hold no others: their hundreds of modules aren't walked at each prompt."""
+    if isinstance(getattr(module, "transformer", None), torch.nn.Module) and all(map(partial(hasattr, module), _ENCODER)):
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from _encoders(child, f"{path}.{name}" if path else name)
+
+
 def _layers(text: torch.nn.Module) -> torch.nn.Module | None:
     for path in _LAYERS:
         layers: Any = text
         for name in path.split("."):
             layers = getattr(layers, name, None)
-        if isinstance(layers, torch.nn.Module) and "intermediate_output" in inspect.signature(type(layers).forward).parameters:
+        if isinstance(layers, torch.nn.Module) and _gives_intermediates(type(layers)):
             return layers
     return None
+
+
+@functools.cache
+def _gives_intermediates(kind: Any) -> bool:
+    return "intermediate_output" in inspect.signature(kind.forward).parameters
