@@ -6,7 +6,6 @@ host's, so one trace serves every prompt of as many sections of 77 tokens.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Iterator
 from functools import partial
@@ -76,11 +75,7 @@ def _layers(text: torch.nn.Module) -> torch.nn.Module | None:
         layers: Any = text
         for name in path.split("."):
             layers = getattr(layers, name, None)
-        if isinstance(layers, torch.nn.Module) and _gives_intermediates(type(layers)):
+        if isinstance(layers, torch.nn.Module) and "intermediate_output" in inspect.signature(type(layers).forward).parameters:
             return layers
     return None
 
-
-@functools.cache
-def _gives_intermediates(kind: Any) -> bool:
-    return "intermediate_output" in inspect.signature(kind.forward).parameters
