@@ -59,7 +59,12 @@ class _CudaReplay:
 
 
 class CudaBackend:
-    """Captures on a side stream of its own, so that library workspaces made in the warm-up stay outside the pool."""
+    """Captures on a side stream of its own.
+
+    cuBLAS's workspaces are taken from the graph's own pool. PyTorch keeps one for each thread and stream, and a graph that was captured with
+    such a one reads freed memory as soon as anybody clears them: torch.compile's graphs do so for all streams, and in newer versions the end
+    of any graph for the stream that it was captured on (pytorch/pytorch#193402).
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -73,7 +78,7 @@ class CudaBackend:
         Args:
             run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such memory later ends
                 the process.
-            alone: in memory of its own rather than in the shared pool.
+            alone: in memory of its own rather than in the shared pool, to be replayed and released at once.
 
         Raises:
             RuntimeError: the computation can't be captured, or memory ran out.
@@ -86,13 +91,17 @@ class CudaBackend:
         with collector_paused(), torch.cuda.stream(self._stream):
             run()
             self._stream.synchronize()
+            clear_workspaces = _nothing if alone else _clear_workspaces
+            clear_workspaces()
             graph = torch.cuda.CUDAGraph()
             try:
                 graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
                 run()
+                clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
                 graph.capture_end()
             except BaseException as error:
                 traceback.clear_frames(error.__traceback__)  # what was allocated goes while the capture still takes it back
+                clear_workspaces()
                 self._void_capture(graph)
                 raise
         current.wait_stream(self._stream)
@@ -132,6 +141,15 @@ class CudaBackend:
         trim = getattr(torch.cuda.cudart(), "cudaDeviceGraphMemTrim", None)
         if trim is not None:
             trim(self._device.index)
+
+
+def _clear_workspaces() -> None:
+    """Let cuBLAS take new workspaces from now on, where this PyTorch has a way to."""
+    getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
+
+
+def _nothing() -> None:
+    """In place of a call that isn't wanted."""
 
 
 class Captured:

@@ -180,6 +180,20 @@ def test_graphs_are_released_and_captured_again(pair: tuple[Any, Any]) -> None:
     assert device_graphs(DEVICE).bytes > 0
 
 
+def test_graphs_outlive_cublas_workspaces(pair: tuple[Any, Any]) -> None:
+    """torch.compile's graphs clear them all, and newer versions of PyTorch those of a stream when a graph captured on it ends."""
+    fast, twin = pair
+    for _ in range(3):
+        fast(*inputs())
+    captures = device_graphs(DEVICE).captures
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    taken = [torch.full((2**20,), float("nan"), device=DEVICE) for _ in range(32)]  # where they may have been
+    for _ in range(3):
+        check(fast, twin, inputs())
+    assert all(tensor.isnan().all() for tensor in taken) and device_graphs(DEVICE).captures == captures
+
+
 def test_a_capture_that_fails_leaves_the_host_alone() -> None:
     class Reads(torch.nn.Module):
         """A value read under capture fails; under the recorder it is refused before that, so it hides behind an op."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from sfast_core.runtime.graphs import Captured, DeviceGraphs, device_graphs
+from sfast_core.runtime.graphs import Captured, CudaBackend, DeviceGraphs, device_graphs
 from sfast_core.runtime.program import Layout, Program
 from tests.fakes import FakeBackend
 
@@ -176,3 +179,40 @@ def test_threads_get_their_own_results() -> None:
 
 def test_only_a_cuda_device_has_graphs() -> None:
     assert device_graphs(torch.device("cpu")) is None and device_graphs(torch.device("meta")) is None
+
+
+@pytest.mark.parametrize(
+    ("alone", "fails", "expected"),
+    [
+        (False, False, "run clear begin run clear end"),
+        (True, False, "run begin run end"),
+        (False, True, "run clear begin failed clear end"),
+    ],
+)
+def test_a_graph_takes_workspaces_of_its_own(monkeypatch: pytest.MonkeyPatch, alone: bool, fails: bool, expected: str) -> None:
+    """cuBLAS asks for them while the graph is captured, and gives them back before that ends. A timing graph lives too short to need it."""
+    events: list[str] = []
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
+    generator = SimpleNamespace(graphsafe_set_state=lambda state: None, clone_state=lambda: None)
+    made: dict[str, Any] = {
+        "Stream": lambda device: stream,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "current_stream": lambda device: stream,
+        "Event": lambda: None,
+        "CUDAGraph": lambda: SimpleNamespace(capture_begin=lambda **_: events.append("begin"), capture_end=lambda: events.append("end")),
+        "graph_pool_handle": lambda: (0, 1),
+        "default_generators": [generator],
+    }
+    for name, value in made.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: events.append("clear"), raising=False)
+
+    def run() -> None:
+        if fails and "begin" in events:
+            events.append("failed")
+            raise RuntimeError("operation not permitted when stream is capturing")
+        events.append("run")
+
+    with pytest.raises(RuntimeError, match="not permitted") if fails else contextlib.nullcontext():
+        CudaBackend(torch.device("cuda", 0)).capture(run, alone)
+    assert " ".join(events) == expected
