@@ -51,6 +51,9 @@ class Engine:
     """The compiled state of one module, without holding the module: the caller passes the original forward with each call.
 
     Thread-safe. It keeps no tensor of the module's, only places below it.
+
+    Attributes:
+        observer: told ``"tracing"`` and ``"capturing"`` before these begin, which take a second each. It must not raise.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.report = ModuleReport(name, settings={key: getattr(config, key) for key in CompileConfig.names()})
+        self.observer: Callable[[str], None] | None = None
         self._leaf_scope = leaf_scope
         self._store: Store = store or WeightStore()
         self._guard: StructureGuard | None = None
@@ -203,6 +207,7 @@ class Engine:
     def _first_call(
         self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
     ) -> Any:
+        self._observe("tracing")
         report = SignatureReport(_describe(signature))
         guard = self._guard or StructureGuard(module)
         adopted = self.report.adopted_bytes > 0
@@ -270,10 +275,11 @@ class Engine:
         program = variant.program
         assert program is not None and variant.outputs is not None
         variant.report.calls += 1
-        if variant.captured is not None and not self._still_good(variant):
-            self._release(variant)
-        if variant.captured is None and self._wants_graph(variant):
-            self._capture(variant, inputs)
+        if variant.captured is None or not self._still_good(variant):
+            if self._wants_graph(variant):
+                self._capture(variant, inputs)
+            else:
+                self._release(variant)
         if variant.captured is not None and self._graphs is not None:
             results = self._graphs.replay(variant.captured, inputs, program.deliver)
             self.report.calls["replayed"] += 1
@@ -309,18 +315,22 @@ class Engine:
         return same
 
     def _capture(self, variant: _Variant, inputs: list[torch.Tensor]) -> None:
+        """Capture a graph, in the place of one that reads weights where they no longer are."""
         assert variant.program is not None and self._graphs is not None
+        self._observe("capturing")
         program, start = variant.program, time.perf_counter()
         weights = self._store.tensors(program.sources, self._on)
         bound = self._store.bind(program.sources, weights)
         try:
             run = lambda static: program(static, weights)  # noqa: E731
-            variant.captured = self._graphs.capture(inputs, run, self.config.graph_budget_bytes, owner=self)
+            variant.captured = self._graphs.capture(inputs, run, self.config.graph_budget_bytes, owner=self, instead_of=variant.captured)
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
+            self._release(variant)
             self._uncaptured.failed(variant, variant.report.inputs)
             self._say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
             return
         except Exception as error:
+            self._release(variant)
             variant.capture_failed = True
             variant.report.not_captured_because = f"capturing failed: {error}"
             self._say(f"runs without a CUDA graph: {variant.report.not_captured_because}", logging.WARNING)
@@ -380,6 +390,10 @@ class Engine:
         self.report.calls["eager"] += 1
         self.report.reasons[reason] += 1
         self._say(f"runs as it was, unaccelerated, because {reason}")
+
+    def _observe(self, what: str) -> None:
+        if self.observer is not None:
+            self.observer(what)
 
     def _say(self, message: str, level: int = logging.INFO) -> None:
         if message not in self._said:

@@ -207,10 +207,22 @@ class DeviceGraphs:
         """What all graphs hold."""
         return sum(graph.bytes for graph in self._graphs.values())
 
-    def capture(self, inputs: Tensors, run: Callable[[Tensors], Tensors], budget_bytes: int | None, owner: object = None) -> Captured:
+    def capture(
+        self,
+        inputs: Tensors,
+        run: Callable[[Tensors], Tensors],
+        budget_bytes: int | None,
+        owner: object = None,
+        instead_of: Captured | None = None,
+    ) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 
-        The graph goes with ``owner``, an object that isn't held: the compiled state of a model that is deleted.
+        Args:
+            inputs: of the call.
+            run: the computation.
+            budget_bytes: what all graphs may hold; None: what they hold and a third of what is free.
+            owner: an object that isn't held, with which the graph goes: the compiled state of a model that is deleted.
+            instead_of: a graph of the same computation, which is released. The new one works in its memory.
 
         Raises:
             RuntimeError: it can't be captured; an out-of-memory is tried once more with all other graphs released.
@@ -224,6 +236,10 @@ class DeviceGraphs:
                     raise
                 captured = Captured(self.backend, inputs, run)
             self.captures += 1
+            if instead_of is not None and instead_of.alive:  # not trimmed: the host's caches would go with it, at every LoRA
+                captured.bytes = max(captured.bytes, instead_of.bytes)
+                self.backend.synchronise()
+                self._graphs.pop(id(instead_of)).release()
             self._graphs[id(captured)] = captured
             if owner is not None:
                 captured.watch = weakref.finalize(owner, self.release, captured)

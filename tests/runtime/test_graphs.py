@@ -147,6 +147,20 @@ def test_out_of_memory_with_nothing_to_release_is_told_at_once() -> None:
     assert backend.events == ["failed capture"]
 
 
+def test_a_graph_in_the_place_of_another_takes_over_its_memory() -> None:
+    """The caches of the host aren't emptied for it."""
+    backend = FakeBackend()
+    graphs = DeviceGraphs(backend)
+    old, other = capture(graphs), capture(graphs)
+    backend.cost = 0  # it works in the old one's memory
+    new = graphs.capture([torch.ones(2, 3)], lambda inputs: PROGRAM(inputs, [torch.tensor(3.0)]), None, instead_of=old)
+    assert not old.alive and other.alive and new.bytes == GRAPH_BYTES and graphs.bytes == 2 * GRAPH_BYTES and graphs.evictions == 0
+    assert not any(event.startswith("trim") for event in backend.events)
+    assert torch.equal(replay(graphs, new, 2.0)[0], torch.full((2, 3), 6.0))
+    again = graphs.capture([torch.ones(2, 3)], lambda inputs: PROGRAM(inputs, [torch.tensor(4.0)]), None, instead_of=old)
+    assert again.alive and new.alive
+
+
 def test_another_failure_leaves_the_others_alone() -> None:
     backend = FakeBackend()
     graphs = DeviceGraphs(backend)
