@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import faulthandler
 import logging
 import statistics
 import time
@@ -231,6 +232,7 @@ def main(
         logging.basicConfig(level=logging.WARNING)
         logging.getLogger("fast_compile").setLevel(logging.DEBUG)
     args.out.mkdir(parents=True, exist_ok=True)
+    faulthandler.enable()  # a compiler that ends the process shall say where
     rows: list[Row] = []
     kernels: list[KernelRow] = []
     for subject in subjects:
