@@ -5,5 +5,5 @@ from __future__ import annotations
 if __package__:  # imported by ComfyUI as a package; a test runner may import this file by itself
     from .nodes import comfy_entrypoint
 
-    WEB_DIRECTORY = "./web"  #: the nodes' pages, relative to this file
+    WEB_DIRECTORY = "./web"  #: the nodes' pages and badges, relative to this file
     __all__ = ["WEB_DIRECTORY", "comfy_entrypoint"]

@@ -7,7 +7,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..sfast_core.hosts.comfy.lookup import release_graphs
+from ..sfast_core.hosts.comfy.events import send
+from ..sfast_core.hosts.comfy.lookup import graph_bytes_by_model, release_graphs
 from .schema import CATEGORY, aliases
 from .shown import show
 
@@ -47,6 +48,7 @@ class FastCompileFreeMemory(io.ComfyNode):
     def execute(cls, anything: Any = None) -> io.NodeOutput:
         """Free the graphs of all models."""
         freed = release_graphs()
+        send({"graphs": graph_bytes_by_model()})
         text = f"{freed / 2**20:.0f} MB of graphs freed ({freed:,} bytes)" if freed else "No graph was held: nothing to free."
         log.info("Fast Compile: %s", text)
         return io.NodeOutput(anything, ui=show(text))

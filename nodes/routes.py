@@ -1,10 +1,14 @@
-"""``GET /fast_compile/report``: the report of every compiled model, as JSON."""
+"""``GET /fast_compile/report``: the report of every compiled model, as JSON.
+
+``?name=SD15`` leaves out the others, and ``?format=text`` gives what the report's text says of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 ROUTE = "/fast_compile/report"
@@ -18,15 +22,22 @@ def add_routes() -> None:
     from aiohttp import web
 
     @server.routes.get(ROUTE)
-    async def report(_: Any) -> web.Response:
+    async def report(request: Any) -> web.Response:
         # Not in the server's own thread: the report waits for a model that is being traced.
-        text = await asyncio.get_running_loop().run_in_executor(None, report_text)
-        return web.Response(text=text, content_type="application/json")
+        plain, names = request.query.get("format") == "text", request.query.getall("name", [])
+        text = await asyncio.get_running_loop().run_in_executor(None, report_text, plain, names)
+        return web.Response(text=text, content_type="text/plain" if plain else "application/json")
 
 
-def report_text() -> str:
-    """The report as JSON, taken while another thread may be sampling."""
+def report_text(plain: bool = False, names: Sequence[str] = ()) -> str:
+    """The report as JSON, or to read, taken while another thread may be sampling. ``names``: of the models; none, for all of them."""
     from ..sfast_core.hosts import comfy
     from ..sfast_core.report import read_while_counting
 
-    return read_while_counting(lambda: json.dumps(comfy.report().as_dict()))
+    def read() -> str:
+        found = comfy.report()
+        if names:
+            found.modules = [module for module in found.modules if module.name in names]
+        return found.text() if plain else json.dumps(found.as_dict())
+
+    return read_while_counting(read)

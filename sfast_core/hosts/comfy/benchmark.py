@@ -36,6 +36,7 @@ class Comparison:
     calls: Counter[str]
     reasons: Counter[str]
     graph_bytes: int
+    inputs: str | None  #: the shapes that the model ran with, where there were only these
 
     @property
     def speedup(self) -> float:
@@ -120,6 +121,7 @@ def compare(
             mine = timed("fast", fast, steps, how)
         report = report_of(model, lambda found: found.modules[0] if found.modules else ModuleReport(type(model.model).__name__))
         graph_bytes = report.graph_bytes
+        inputs = report.signatures[0].inputs if len(report.signatures) == 1 else None
     theirs, mine = theirs.double().cpu(), mine.double().cpu()
     return Comparison(
         model=report.name,
@@ -136,6 +138,7 @@ def compare(
         calls=Counter(report.calls),
         reasons=Counter(report.reasons),
         graph_bytes=graph_bytes,
+        inputs=inputs,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ...config import CompileConfig
+from .events import status_of_this_node
 from .install import state_of
 from .obstacles import why_left_alone
 from .parts import Part, PartState
@@ -35,11 +36,12 @@ class Doorway:
         entries: the names of the methods through which the host runs the module; ``__call__`` for a plain call.
     """
 
-    __slots__ = ("__weakref__", "_fast_config", "_fast_entries", "_fast_module", "_fast_parts")
+    __slots__ = ("__weakref__", "_fast_config", "_fast_entries", "_fast_module", "_fast_parts", "_fast_status")
 
     def __init__(self, module: torch.nn.Module, parts: Parts, config: CompileConfig, entries: tuple[str, ...]) -> None:
         for name, value in (("module", module), ("parts", parts), ("config", config), ("entries", entries)):
             object.__setattr__(self, f"_fast_{name}", value)
+        object.__setattr__(self, "_fast_status", status_of_this_node())
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -79,11 +81,16 @@ class Doorway:
 
 def through(doorway: Doorway, call: Callable[[], Any]) -> Any:
     """``call()``, with the compiled forwards below the doorway's module."""
+    status = doorway._fast_status
     with ExitStack() as stack:
+        if status is not None:
+            stack.callback(status.end, always=False)
         for part in _found(doorway):
             state = state_of(part.module, doorway._fast_config, partial(PartState, part, doorway._fast_config))
             if state is None:
                 continue
+            if status is not None:
+                stack.enter_context(status.watching(state.engine))
             if reason := part.left_alone or why_left_alone(part.module, {}):
                 call = partial(state.engine.run_eager, reason, call)
             else:

@@ -6,11 +6,14 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from ...ahead import prepare
 from ...config import CompileConfig
 from ...report import Report, versions
+from .events import status_of_this_node
+from .options import options_of
 from .state import HookedState, ModelState
 
 log = logging.getLogger("fast_compile")
@@ -22,6 +25,7 @@ class FastCompileWrapper:
 
     def __init__(self, config: CompileConfig) -> None:
         self.config = config
+        self.status = status_of_this_node()
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         base_model = executor.class_obj
@@ -29,11 +33,12 @@ class FastCompileWrapper:
         state = state_of(base_model, self.config, lambda: ModelState(base_model, self.config))
         if not isinstance(state, ModelState) or model is None:
             return executor(*args, **kwargs)
-        reason = state.why_not_installed(model, args, kwargs)
-        if reason is not None:
-            return state.engine.run_eager(reason, lambda: executor(*args, **kwargs))
-        with state.installed(model):
-            return executor(*args, **kwargs)
+        with self.status.watching(state.engine, options_of(args, kwargs)) if self.status else nullcontext():
+            reason = state.why_not_installed(model, args, kwargs)
+            if reason is not None:
+                return state.engine.run_eager(reason, lambda: executor(*args, **kwargs))
+            with state.installed(model):
+                return executor(*args, **kwargs)
 
 
 #: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
@@ -90,6 +95,7 @@ def apply(model: Any, config: CompileConfig | None = None) -> Any:
     remove(clone)
     clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig()))
     clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
+    clone.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, on_cleanup)
     return clone
 
 
@@ -109,6 +115,7 @@ def remove(model: Any) -> None:
 
     model.remove_wrappers_with_key(WrappersMP.APPLY_MODEL, KEY)
     model.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
+    model.remove_callbacks_with_key(CallbacksMP.ON_CLEANUP, KEY)
 
 
 def on_detach(patcher: Any, unpatch_all: bool) -> None:
@@ -119,3 +126,16 @@ def on_detach(patcher: Any, unpatch_all: bool) -> None:
                 state.on_detach(unpatch_all)
     except Exception:
         log.debug("Fast Compile: on detach", exc_info=True)
+
+
+def on_cleanup(patcher: Any) -> None:
+    """ComfyUI's callback ON_CLEANUP: a sampling is over. Never raises."""
+    try:
+        from comfy.model_management import processing_interrupted
+        from comfy.patcher_extension import WrappersMP
+
+        for wrapper in patcher.get_wrappers(WrappersMP.APPLY_MODEL, KEY):
+            if wrapper.status is not None:
+                wrapper.status.end(interrupted=processing_interrupted())
+    except Exception:
+        log.debug("Fast Compile: on cleanup", exc_info=True)

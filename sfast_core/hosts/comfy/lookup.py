@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -51,6 +52,15 @@ def report_of(thing: Any, form: Callable[[Report], T]) -> T:
 def graph_bytes() -> int:
     """What the captured graphs of all models hold."""
     return sum(graphs.bytes for graphs in _graphs())
+
+
+def graph_bytes_by_model() -> dict[str, int]:
+    """The same, by the name that the report gives a model."""
+    found: Counter[str] = Counter()
+    for state in states():
+        state.engine.forget_evicted()
+        found[state.engine.report.name] += state.engine.report.graph_bytes
+    return dict(found)
 
 
 def release_graphs() -> int:

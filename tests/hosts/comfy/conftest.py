@@ -38,10 +38,16 @@ def comfyui_python() -> str:
 
 
 @pytest.fixture(scope="session")
-def server(comfyui: Path, comfyui_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def front_end(comfyui_python: str) -> bool:
+    """Whether ComfyUI's front end is installed."""
+    return not subprocess.run([comfyui_python, "-c", "import comfyui_frontend_package"], capture_output=True, check=False).returncode
+
+
+@pytest.fixture(scope="session")
+def server(comfyui: Path, comfyui_python: str, front_end: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One server for all tests, with small models of each kind, and the pack under a name with a hyphen."""
     base = tmp_path_factory.mktemp("comfy")
-    live = LiveServer(base, comfyui, comfyui_python, HERE.parents[2])
+    live = LiveServer(base, comfyui, comfyui_python, HERE.parents[2], front_end=front_end)
     try:
         environment = {**os.environ, "COMFYUI_PATH": str(comfyui)}
         command = [comfyui_python, str(HERE / "make_checkpoints.py"), str(base / "models")]

@@ -36,15 +36,16 @@ def free_port() -> int:
 class LiveServer:
     """``main.py --cpu`` over a base folder of its own, which gets this pack as a link and keeps the log."""
 
-    def __init__(self, base: Path, comfyui: Path, python: str, pack: Path, link_name: str = "fast-compile") -> None:
+    def __init__(self, base: Path, comfyui: Path, python: str, pack: Path, link_name: str = "fast-compile", front_end: bool = False) -> None:
         for folder in ("models/checkpoints", "custom_nodes", "input", "output", "temp", "user", "front"):
             (base / folder).mkdir(parents=True, exist_ok=True)
-        (base / "front" / "index.html").touch()
+        (base / "front" / "index.html").touch()  # what is served without a front end
         (base / "custom_nodes" / link_name).symlink_to(pack, target_is_directory=True)
         self.log = base / "server.log"
-        self._url = f"http://127.0.0.1:{(port := free_port())}"
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
         options = f"--cpu --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
-        options += f" --base-directory {base} --front-end-root {base / 'front'} --database-url sqlite:///:memory:"
+        options += f" --base-directory {base} --database-url sqlite:///:memory:"
+        options += "" if front_end else f" --front-end-root {base / 'front'}"
         environment = {**os.environ, "FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
@@ -69,12 +70,12 @@ class LiveServer:
 
     def get(self, path: str) -> Any:
         """The JSON at ``path``."""
-        with urllib.request.urlopen(self._url + path, timeout=60) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             return json.loads(answer.read())
 
-    def post(self, path: str, body: dict[str, Any]) -> bytes:
+    def post(self, path: str, body: Any) -> bytes:
         """The answer to a JSON body."""
-        request = urllib.request.Request(self._url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             found: bytes = answer.read()
             return found
@@ -110,12 +111,12 @@ class LiveServer:
 
     def text(self, path: str) -> str:
         """What is served at ``path``."""
-        with urllib.request.urlopen(self._url + path, timeout=60) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             found: bytes = answer.read()
             return found.decode()
 
     def _image(self, image: dict[str, str]) -> bytes:
-        with urllib.request.urlopen(f"{self._url}/view?{urllib.parse.urlencode(image)}", timeout=60) as answer:
+        with urllib.request.urlopen(f"{self.url}/view?{urllib.parse.urlencode(image)}", timeout=60) as answer:
             found: bytes = answer.read()
             return found
 

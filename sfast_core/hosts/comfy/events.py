@@ -1,0 +1,209 @@
+"""What the editor is told of compiled models while they run: events over the server's websocket, at changes only.
+
+A call's own path is read off the report's counts after it, which takes microseconds; only tracing and capturing, which take longer than
+anybody likes to wait without being told, are announced by the engine before they begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ...engine import Engine
+
+log = logging.getLogger("fast_compile")
+EVENT = "fast_compile.status"
+FAST, FUSED, EAGER = "fast", "fused", "eager"  #: replayed, run without a graph, as it was; "tracing" and "capturing" are the engine's
+Send = Callable[[dict[str, Any]], None]
+
+
+def send(data: dict[str, Any]) -> None:
+    """Send one event to whoever queued the prompt. Without a server (ComfyUI as a library) nothing happens; it never raises."""
+    try:
+        server = _server()
+        if server is not None:
+            server.send_sync(EVENT, data, getattr(server, "client_id", None))
+    except Exception:  # nobody listens, or not any more
+        log.debug("Fast Compile: an event couldn't be sent", exc_info=True)
+
+
+def status_of_this_node() -> Status | None:
+    """A status for the node that is being executed; None where there is none, or no server that could tell of it."""
+    if _server() is None:
+        return None
+    try:
+        from comfy_execution.utils import get_executing_context
+
+        context = get_executing_context()
+    except Exception:
+        return None
+    return None if context is None else Status(str(context.node_id))
+
+
+@dataclass
+class _Run:
+    """One engine within one sampling: its report's counts before, and what the badge needs to know of its calls."""
+
+    calls: Counter[str]
+    reasons: Counter[str]
+    eager: int
+    replayed: int
+    fused: int
+    steps: int
+    state: str | None = None
+    fell_back: bool = False
+    fast_calls: int = 0  # with another fast call just before
+    fast_s: float = 0.0
+    fast_at: float | None = None  # when the last call ended, if that was a fast one
+
+
+class Status:
+    """What is told of one node: the state of the models that run compiled because of it.
+
+    Args:
+        node: its id in the prompt.
+        send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``step``, ``steps``, ``graph_bytes``, ``inputs``, ``calls`` by
+            path, ``rate`` in steps per second. What isn't known is None; the last two come at the end of a sampling.
+
+    Other events of this name are sent by nodes: ``graphs``, the bytes of all models' graphs by model; ``eager``, a ``rate`` that was
+    measured without us, with its ``model`` and ``inputs``.
+    """
+
+    def __init__(self, node: str, send: Send = send) -> None:
+        self.node = node
+        self._send = send
+        self._runs: weakref.WeakKeyDictionary[Engine, _Run] = weakref.WeakKeyDictionary()
+        self._sent: dict[str, Any] | None = None
+
+    def __deepcopy__(self, memo: Any) -> Status:
+        """Whoever copies a patcher deeply samples for the same node."""
+        return self
+
+    @contextmanager
+    def watching(self, engine: Engine, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Tell what becomes of the calls of ``engine`` within the block.
+
+        Args:
+            engine: of one module.
+            options: the call's transformer options, which say which step it is.
+        """
+        options = options or {}
+        run = self._runs.get(engine) or self._begin(engine, options)
+
+        def ahead(what: str) -> None:
+            run.state = what
+            self._tell(engine, what, None, *_step(options))
+
+        engine.observer = ahead
+        try:
+            yield
+        finally:
+            engine.observer = None
+        self._after(engine, run)
+
+    def end(self, interrupted: bool = False, always: bool = True) -> None:
+        """A sampling is over: sum it up.
+
+        Args:
+            interrupted: the user has cancelled it, so that its steps are fewer than were planned.
+            always: tell also when nothing has changed but the counts.
+        """
+        runs = list(self._runs.items())
+        self._runs.clear()
+        for engine, run in runs:
+            calls = Counter(engine.report.calls) - run.calls
+            why = _why(engine, run)
+            if not calls:
+                continue
+            eager = calls["eager"] if set(calls) != {"traced"} else why is not None
+            if always:
+                self._sent = None
+            state = EAGER if 2 * eager > calls.total() else FAST if calls["replayed"] else FUSED
+            self._tell(engine, state, why, calls=dict(calls), rate=None if interrupted else _rate(run, calls.total()))
+
+    def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
+        calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
+        steps = max(0, len(sigmas) - 1) if sigmas is not None else 0
+        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps)
+        self._runs[engine] = run
+        return run
+
+    def _after(self, engine: Engine, run: _Run) -> None:
+        calls = engine.report.calls
+        eager, replayed, fused = calls["eager"], calls["replayed"], calls["fused"]
+        if eager != run.eager:
+            run.fast_at = None
+            if not run.fell_back:
+                run.state, run.fell_back = EAGER, True
+                self._tell(engine, EAGER, _why(engine, run))
+        elif replayed != run.replayed or fused != run.fused:
+            now = time.perf_counter()
+            if run.fast_at is not None:
+                run.fast_s += now - run.fast_at
+                run.fast_calls += 1
+            run.fast_at = now
+            state = FAST if replayed != run.replayed else FUSED
+            # Calls of two sorts may take turns: the badge stays with "fell back", then with "fast", rather than flicker.
+            if run.state != state and run.state != FAST and not run.fell_back:
+                run.state = state
+                self._tell(engine, state, None)
+        else:
+            run.fast_at = None
+        run.eager, run.replayed, run.fused = eager, replayed, fused
+
+    def _tell(self, engine: Engine, state: str, why: str | None, step: int | None = None, steps: int | None = None, **more: Any) -> None:
+        try:
+            report = engine.report
+            data = {"node": self.node, "state": state, "model": report.name, "why": why, "step": step, "steps": steps}
+            data |= {"graph_bytes": report.graph_bytes, "inputs": _inputs(engine)}
+            if data != self._sent:
+                self._sent = data
+                self._send({**data, "calls": None, "rate": None, **more})
+        except Exception:  # the sampling goes on
+            log.debug("Fast Compile: a status couldn't be told", exc_info=True)
+
+
+def _server() -> Any:
+    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+
+
+def _step(options: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Which step of how many this call belongs to, from 1. It waits for the GPU: not for every call."""
+    sigmas, sigma = options.get("sample_sigmas"), options.get("sigmas")
+    if sigmas is None or sigma is None or len(sigmas) < 2:
+        return None, None
+    try:
+        distances = [abs(value - float(sigma.flatten()[0])) for value in sigmas.tolist()]
+    except Exception:  # it is read for the badge alone
+        return None, None
+    steps = len(distances) - 1
+    return min(distances.index(min(distances)) + 1, steps), steps
+
+
+def _inputs(engine: Engine) -> str | None:
+    """The shapes that it runs with, where there is only one signature."""
+    signatures = engine.report.signatures
+    return signatures[0].inputs if len(signatures) == 1 else None
+
+
+def _why(engine: Engine, run: _Run) -> str | None:
+    """Why most of the sampling's eager calls, or the last trace, came to nothing."""
+    since = Counter(engine.report.reasons) - run.reasons
+    if since:
+        return since.most_common(1)[0][0]
+    signatures = engine.report.signatures
+    return signatures[-1].eager_because if signatures else None
+
+
+def _rate(run: _Run, calls: int) -> float | None:
+    """Steps per second between calls that ran fast."""
+    if not run.fast_calls or not run.steps or calls < run.steps or run.fast_s <= 0:
+        return None
+    return run.fast_calls / run.fast_s * run.steps / calls
