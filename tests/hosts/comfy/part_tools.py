@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -117,6 +118,16 @@ def assert_parts_eager(owner: Any, word: str, before: Counter[str] | None = None
     reasons = [reason for reason in since if reason.startswith("because")]
     assert since["eager"] and not since["fused"] and not since["traced"], dict(since)
     assert reasons and all(word in reason for reason in reasons), reasons
+
+
+def assert_refused(apply: Callable[[], Any], name: str) -> None:
+    """It raises one TypeError, which names the argument."""
+    try:
+        apply()
+    except TypeError as error:
+        assert str(error).startswith(name), error
+    else:
+        raise AssertionError(f"{name} it was taken")
 
 
 class Capturing:
