@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +15,14 @@ ROUTE = "/fast_compile/report"
 
 def add_routes() -> None:
     """Add the route to ComfyUI's server. Without a server (ComfyUI as a library), or a second time, there is nothing to do."""
-    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
-    if server is None or any(getattr(route, "path", None) == ROUTE for route in server.routes):
+    from ..sfast_core.hosts.comfy.events import server
+
+    found = server()
+    if found is None or any(getattr(route, "path", None) == ROUTE for route in found.routes):
         return
     from aiohttp import web
 
-    @server.routes.get(ROUTE)
+    @found.routes.get(ROUTE)
     async def report(request: Any) -> web.Response:
         # Not in the server's own thread: the report waits for a model that is being traced.
         plain, names = request.query.get("format") == "text", request.query.getall("name", [])

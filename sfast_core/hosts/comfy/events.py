@@ -24,27 +24,36 @@ FAST, FUSED, EAGER = "fast", "fused", "eager"  #: replayed, run without a graph,
 Send = Callable[[dict[str, Any]], None]
 
 
+def server() -> Any:
+    """ComfyUI's server; None where ComfyUI is a library."""
+    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+
+
 def send(data: dict[str, Any]) -> None:
     """Send one event to whoever queued the prompt. Without a server (ComfyUI as a library) nothing happens; it never raises."""
     try:
-        server = _server()
-        if server is not None:
-            server.send_sync(EVENT, data, getattr(server, "client_id", None))
+        found = server()
+        if found is not None:
+            found.send_sync(EVENT, data, getattr(found, "client_id", None))
     except Exception:  # nobody listens, or not any more
         log.debug("Fast Compile: an event couldn't be sent", exc_info=True)
 
 
-def status_of_this_node() -> Status | None:
-    """A status for the node that is being executed; None where there is none, or no server that could tell of it."""
-    if _server() is None:
-        return None
+def executing_node() -> str | None:
+    """The id of the node that is being executed; None where there is none, or this ComfyUI doesn't tell."""
     try:
         from comfy_execution.utils import get_executing_context
 
         context = get_executing_context()
     except Exception:
         return None
-    return None if context is None else Status(str(context.node_id))
+    return None if context is None else str(context.node_id)
+
+
+def status_of_this_node() -> Status | None:
+    """A status for the node that is being executed; None where there is none, or no server that could tell of it."""
+    node = executing_node() if server() is not None else None
+    return None if node is None else Status(node)
 
 
 @dataclass
@@ -168,10 +177,6 @@ class Status:
                 self._send({**data, "calls": None, "rate": None, **more})
         except Exception:  # the sampling goes on
             log.debug("Fast Compile: a status couldn't be told", exc_info=True)
-
-
-def _server() -> Any:
-    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
 
 
 def _step(options: Mapping[str, Any]) -> tuple[int | None, int | None]:

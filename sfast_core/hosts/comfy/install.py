@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -68,12 +68,12 @@ def states() -> list[HookedState]:
         return list(_STATES.values())
 
 
-def report() -> Report:
-    """What happened to every model that is alive."""
-    alive = states()
-    for state in alive:
+def report(of: Sequence[HookedState] | None = None) -> Report:
+    """What happened to the models of these states; None: to every model that is alive."""
+    found = states() if of is None else of
+    for state in found:
         state.engine.forget_evicted()
-    return Report([state.engine.report for state in alive], versions())
+    return Report([state.engine.report for state in found], versions())
 
 
 def apply(model: Any, config: CompileConfig | None = None) -> Any:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ...config import CompileConfig
-from ...report import Report, read_while_counting, versions
+from ...report import Report, read_while_counting
 from . import install
 from .doorway import behind
 from .install import KEY, states
@@ -39,14 +39,7 @@ def states_of(thing: Any) -> list[Any]:
 
 def report_of(thing: Any, form: Callable[[Report], T]) -> T:
     """``form`` of the report of :func:`states_of`, taken while another thread may be sampling."""
-
-    def read() -> T:
-        found = states_of(thing)
-        for state in found:
-            state.engine.forget_evicted()
-        return form(Report([state.engine.report for state in found], versions()))
-
-    return read_while_counting(read)
+    return read_while_counting(lambda: form(install.report(states_of(thing))))
 
 
 def graph_bytes() -> int:
