@@ -11,7 +11,7 @@ from typing import Any
 _KINDS: tuple[tuple[str, str], ...] = (
     ("GEGLU with its product", r"linear_geglu|^gate_kernel"),
     ("attention", r"attention|sdpa|fmha|flash|softmax"),
-    ("GroupNorm", r"group_?norm|group_statistics|RowwiseMoments|ComputeFusedParams|\b(one|moments|apply)_kernel"),
+    ("GroupNorm", r"group_?norm|group_statistics|RowwiseMoments|ComputeFusedParams|\b(one|moments|apply|cluster)_kernel"),
     ("LayerNorm, residual sums", r"layer_?norm"),
     (
         "convolution",

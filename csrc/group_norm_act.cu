@@ -59,8 +59,6 @@ struct MomentsMemory {
     }
 };
 
-__device__ __forceinline__ float inverse_deviation(float m2, float count, float eps) { return rsqrtf(m2 / count + eps); }
-
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kThreads, 1) one_kernel(Arguments<T> arguments, Shape shape, Plan plan) {
     extern __shared__ float memory[];
@@ -239,7 +237,7 @@ cudaError_t start(Kernel* kernel, int64_t blocks, size_t shared_bytes, const Arg
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
     if (shared_bytes > 48 << 10) {
         const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
-        if (error != cudaSuccess) return error;
+        if (error != cudaSuccess) return told(error);
     }
     kernel<<<unsigned(blocks), plan.threads, shared_bytes, stream>>>(arguments, shape, plan);
     return cudaGetLastError();
@@ -258,8 +256,6 @@ cudaError_t launch(const Arguments<T>& arguments, const Shape& shape, int32_t fl
     if (error != cudaSuccess) return error;
     return start(apply_kernel<T, kVec>, runs * plan.pieces, plan.apply_bytes, arguments, shape, plan, stream);
 }
-
-bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 template <typename T>
 cudaError_t launch_typed(const void* x, void* y, const Affine& affine, int64_t add_stride, const Shape& shape, float eps, int32_t flags,

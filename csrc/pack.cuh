@@ -25,6 +25,15 @@ struct Storage<T, 1> {
 template <typename T, int kVec>
 using Pack = typename Storage<T, kVec>::type;
 
+// An error that is told to the caller, so not to be found by the next launch.
+inline cudaError_t told(cudaError_t error) {
+    if (error != cudaSuccess) cudaGetLastError();
+    return error;
+}
+
+// Whether packs of 16 bytes may be read from here.
+inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
 // Elements of T in 16 bytes.
 template <typename T>
 inline constexpr int kFullPack = 16 / sizeof(T);
@@ -123,6 +132,29 @@ struct Vector {
         if (dtype == SFAST_FLOAT16) return to_float(static_cast<const __half*>(data)[index]);
         if (dtype == SFAST_BFLOAT16) return to_float(static_cast<const __nv_bfloat16*>(data)[index]);
         return static_cast<const float*>(data)[index];
+    }
+
+    // kCount elements from `index` on. One branch for all of them: loads behind a branch each would wait for one another.
+    template <int kCount>
+    __device__ __forceinline__ void load(int64_t index, float absent, float (&out)[kCount]) const {
+        if (data == nullptr) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) out[i] = absent;
+        } else if (dtype == SFAST_FLOAT16) {
+            load_as<__half>(index, out);
+        } else if (dtype == SFAST_BFLOAT16) {
+            load_as<__nv_bfloat16>(index, out);
+        } else {
+            load_as<float>(index, out);
+        }
+    }
+
+private:
+    template <typename T, int kCount>
+    __device__ __forceinline__ void load_as(int64_t index, float (&out)[kCount]) const {
+        const T* const elements = static_cast<const T*>(data) + index;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) out[i] = to_float(elements[i]);
     }
 };
 

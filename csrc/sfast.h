@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 1
+#define SFAST_ABI_VERSION 2
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
@@ -46,3 +46,22 @@ SFAST_API int32_t sfast_group_norm_act(
     int64_t n, int64_t hw, int64_t c, int64_t groups,
     float eps, int32_t dtype, int32_t flags,
     void* workspace, int64_t workspace_bytes, void* stream);
+
+// cudaSuccess where sfast_group_norm_cluster can run on the current device. Runs nothing.
+SFAST_API int32_t sfast_cluster_status(void);
+
+// The same in one kernel that reads its input once, on devices of compute capability 9.0 and up.
+//   tail            [n, hw, tail_c] dense, of `dtype`: the last tail_c of the c channels, behind those of x [n, hw, c - tail_c]; or null, 0
+//   cluster_groups  divides groups; that many are a cluster's share of a sample, 16 at most
+//   cluster_blocks  blocks to a cluster, 8 at most: each holds its part of the rows in shared memory
+// A group must have at least as many channels as there are elements in 16 bytes, those of cluster_groups and tail_c must be multiples of
+// that number, and x, tail and y must be aligned to 16 bytes. Otherwise, and where shared memory doesn't suffice, it returns an error and
+// nothing is queued.
+SFAST_API int32_t sfast_group_norm_cluster(
+    const void* x, const void* tail, int64_t tail_c, void* y,
+    const void* weight, int32_t weight_dtype,
+    const void* bias, int32_t bias_dtype,
+    const void* channel_add, int32_t channel_add_dtype, int64_t channel_add_stride,
+    int64_t n, int64_t hw, int64_t c, int64_t groups,
+    float eps, int32_t dtype, int32_t flags,
+    int32_t cluster_groups, int32_t cluster_blocks, void* stream);

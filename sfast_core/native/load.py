@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 1  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 2  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 
@@ -23,6 +23,7 @@ _SIGNATURES = {
     "sfast_abi_version": (_int32, []),
     "sfast_error_name": (ctypes.c_char_p, [_int32]),
     "sfast_device_status": (_int32, []),
+    "sfast_cluster_status": (_int32, []),
     "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
     "sfast_group_norm_act": (
         _int32,
@@ -33,6 +34,16 @@ _SIGNATURES = {
         + [_int64] * 4  # n, hw, c, groups
         + [_float, _int32, _int32]  # eps, dtype, flags
         + [_pointer, _int64, _pointer],  # workspace and its bytes, stream
+    ),
+    "sfast_group_norm_cluster": (
+        _int32,
+        [_pointer, _pointer, _int64, _pointer]  # x, tail and its channels, y
+        + [_pointer, _int32]  # weight and its dtype
+        + [_pointer, _int32]  # bias and its dtype
+        + [_pointer, _int32, _int64]  # channel_add, its dtype and stride
+        + [_int64] * 4  # n, hw, c, groups
+        + [_float, _int32, _int32]  # eps, dtype, flags
+        + [_int32, _int32, _pointer],  # groups and blocks of a cluster, stream
     ),
 }
 
@@ -90,15 +101,18 @@ def library() -> ctypes.CDLL:
 
 
 @functools.cache
-def why_not(device: torch.device) -> str | None:
-    """Why the extension's kernels can't run on ``device``, or None. Asks the device once, without running anything on it."""
+def why_not(device: torch.device, clusters: bool = False) -> str | None:
+    """Why the extension's kernels can't run on ``device``, or None. Asks the device once, without running anything on it.
+
+    ``clusters``: those that need thread block clusters.
+    """
     found = _library()
     if isinstance(found, ExtensionUnavailable):
         return str(found)
     if not torch.cuda.is_available():
         return "PyTorch sees no CUDA device"
     with torch.cuda.device(device):
-        status = found.sfast_device_status()
+        status = found.sfast_cluster_status() if clusters else found.sfast_device_status()
     if status != 0:
         return f"the CUDA extension can't run on {device}: {error_name(found, status)}"
     return None
@@ -108,6 +122,11 @@ def error_name(library: ctypes.CDLL, status: int) -> str:
     """CUDA's name for an error code that the extension returned."""
     name: bytes = library.sfast_error_name(status)
     return name.decode()
+
+
+def vector(tensor: torch.Tensor | None) -> tuple[int | None, int]:
+    """A small tensor as the C interface takes it: pointer and element type."""
+    return (None, 0) if tensor is None else (tensor.data_ptr(), DTYPES[tensor.dtype])
 
 
 def forget() -> None:

@@ -6,7 +6,8 @@ A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__ra
 ``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``,
 ``F.interpolate(x, size, factor, mode, align_corners, recompute, antialias)``,
 ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
-``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.chunk(x, n, dim)``
+``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.chunk(x, n, dim)``,
+``torch.cat(tensors, dim)``
 
 all with positional arguments, and what changes no value (``contiguous``, ``clone``, a cast to the same dtype) is gone.
 """
@@ -193,6 +194,7 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     "gelu": _positional(gelu, "input approximate", approximate="none"),
     "softmax": _softmax,
     "scaled_dot_product_attention": _sdpa,
+    **dict.fromkeys("cat concat concatenate".split(), _positional(torch.cat, "tensors dim", dim=0)),
     "chunk": _chunk,
     "split": _chunk,
     "dropout": _dropout,

@@ -8,6 +8,7 @@ Left out, 75 conversions took 6 of SDXL's 33 ms.
 from __future__ import annotations
 
 from dataclasses import replace as with_changes
+from typing import Any
 
 import torch
 from torch.fx import Graph
@@ -16,6 +17,7 @@ from ..ops.conv2d_act import conv2d_act
 from ..ops.group_norm_act import group_norm_act
 from ..ops.upsample_conv2d import upsample_conv2d
 from .graph import calls, insert_as, is_free_weight, shape, value
+from .split_concat import TAIL
 
 _CONVOLUTIONS = (conv2d_act, upsample_conv2d)
 _IMAGE_OPS = (*_CONVOLUTIONS, group_norm_act)
@@ -30,10 +32,14 @@ def images_channels_last(graph: Graph) -> int:
     """Turn the input of each image op that no other image op made. Nothing happens at run time where it is turned already."""
     changed = 0
     for node in list(graph.nodes):
-        if calls(node, *_IMAGE_OPS) and not calls(node.args[0], *_IMAGE_OPS, channels_last):
-            turned = torch.empty_like(value(node.args[0]), memory_format=torch.channels_last)
-            node.update_arg(0, insert_as(node, turned, channels_last, node.args[0]))
-            changed += 1
+        if not calls(node, *_IMAGE_OPS):
+            continue
+        for place in (0, TAIL) if calls(node, group_norm_act) and len(node.args) > TAIL else (0,):
+            image: Any = node.args[place]
+            if not calls(image, *_IMAGE_OPS, channels_last):
+                turned = torch.empty_like(value(image), memory_format=torch.channels_last)
+                node.update_arg(place, insert_as(node, turned, channels_last, image))
+                changed += 1
     return changed
 
 

@@ -27,6 +27,7 @@ from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
 from .recover_attention import recover_attention
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
+from .split_concat import split_concat
 
 Pass = Callable[[Graph], int]
 
@@ -63,6 +64,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "convolution_as_linear": convolution_as_linear,
         "fuse_linear_add": lambda graph: fuse_linear_add(graph, has_impl),
         "fuse_group_norm_act": fuse_group_norm_act,
+        "split_concat": lambda graph: split_concat(graph, has_impl),
         "fuse_upsample_conv": fuse_upsample_conv,
         "fuse_conv_act": fuse_conv_act,
         "fuse_add_layer_norm": fuse_add_layer_norm,

@@ -19,6 +19,7 @@ NAMES = {
     "group_norm_small": "GroupNorm",
     "group_statistics": "GroupNorm",
     "void (anonymous namespace)::moments_kernel<__half>(Arguments<__half>, Shape, Plan)": "GroupNorm",
+    "void sfast::(anonymous namespace)::cluster_kernel<__half>(sfast::(anonymous namespace)::ClusterArguments<__half>)": "GroupNorm",
     "void at::native::(anonymous namespace)::RowwiseMomentsCUDAKernel<c10::Half>(long, float, c10::Half const*)": "GroupNorm",
     "add_layer_norm_kernel": "LayerNorm, residual sums",
     "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half, float>(int, float)": "LayerNorm, residual sums",

@@ -1,8 +1,9 @@
-"""The CUDA extension's GroupNorm on a GPU: both forms of it, at the shapes of real models and at awkward ones, against float64."""
+"""The CUDA extension's GroupNorm on a GPU: each form of it, at the shapes of real models and at awkward ones, against float64."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from sfast_core.native import build, load
-from sfast_core.ops.group_norm_act import cuda_impl, group_norm_act
+from sfast_core.ops.group_norm_act import cuda_cluster_impl, cuda_impl, group_norm_act
+from sfast_core.target import probe
 
 pytestmark = pytest.mark.gpu
 
@@ -45,6 +47,16 @@ FORMS = [
     Form((300, 64, 4, 4)),
     Form((1, 6400, 9, 9), groups=64),
     Form((1, 512, 5, 5), groups=1, mean=1000.0),
+]
+
+# Groups that share packs of 8 channels, fewer rows than blocks, and rows that the blocks can't share evenly.
+CLUSTER_FORMS = [
+    Form((2, 640, 128, 128), add=2),
+    Form((2, 960, 64, 64)),
+    Form((2, 288, 31, 33), add=1),
+    Form((2, 320, 1, 3)),
+    Form((1, 1280, 64, 64), mean=300.0),
+    Form((40, 320, 9, 9), add=40),
 ]
 
 
@@ -84,6 +96,50 @@ def test_it_is_as_exact_as_pytorch_and_the_same_twice(form: Form, dtype: torch.d
     error, allowed = (float((result.double() - truth).norm() / norm) for result in (out, eager))
     assert error <= 2 * allowed + NOISE[dtype] + form.noise
     assert torch.equal(out, cuda_impl.launch(*arguments, flags=flags))
+
+
+@pytest.mark.parametrize("tail", [0, 8, 320], ids="tail{}".format)
+@pytest.mark.parametrize("dtype", NOISE, ids=str)
+@pytest.mark.parametrize("form", [*FORMS, *CLUSTER_FORMS], ids=lambda form: "x".join(map(str, form.shape)))
+def test_a_cluster_is_as_exact_as_pytorch_and_the_same_twice(form: Form, dtype: torch.dtype, tail: int) -> None:
+    x, *rest = inputs(form, dtype)
+    if tail >= x.shape[1]:
+        pytest.skip(f"{x.shape[1]} channels have no tail of {tail}")
+    parts = [part.contiguous(memory_format=torch.channels_last) for part in x.split([x.shape[1] - tail, tail], dim=1)]
+    arguments = (parts[0], *rest, parts[1] if tail else None)
+    if reason := cuda_cluster_impl.why_not(probe(x.device), *arguments):
+        pytest.skip(reason)
+    out = cuda_cluster_impl.launch(*arguments)
+    truth = group_norm_act(*(a.double() if isinstance(a, torch.Tensor) else a for a in arguments))
+    eager = group_norm_act(x, *rest)
+    assert out.dtype == dtype and out.shape == eager.shape and out.is_contiguous(memory_format=torch.channels_last)
+    norm = truth.norm()
+    error, allowed = (float((result.double() - truth).norm() / norm) for result in (out, eager))
+    assert error <= 2 * allowed + NOISE[dtype] + form.noise
+    assert torch.equal(out, cuda_cluster_impl.launch(*arguments))
+
+
+def test_a_cluster_is_captured_and_replayed_on_new_inputs() -> None:
+    x, *rest = inputs(Form((2, 320, 32, 32), add=2), torch.float16)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        cuda_cluster_impl.launch(x, *rest)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            out = cuda_cluster_impl.launch(x, *rest)
+    x.copy_(torch.randn_like(x) * 3 - 1)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, cuda_cluster_impl.launch(x, *rest))
+
+
+@pytest.mark.parametrize("launch", [cuda_impl.launch, cuda_cluster_impl.launch], ids=["cuda", "cluster"])
+def test_an_addend_may_be_a_slice(launch: Callable[..., torch.Tensor]) -> None:
+    x, groups, weight, bias, eps, act, _ = inputs(Form((2, 64, 9, 5), groups=8), torch.float16)
+    add = torch.randn(2, 192, device="cuda").half()[:, 64:128]
+    out = launch(x, groups, weight, bias, eps, act, add)
+    torch.testing.assert_close(out, group_norm_act(x, groups, weight, bias, eps, act, add), rtol=4e-3, atol=4e-3)
 
 
 @pytest.mark.parametrize("flags", [load.ONE_KERNEL, load.TWO_KERNELS], ids=["one_kernel", "two_kernels"])

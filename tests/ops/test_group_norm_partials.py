@@ -44,7 +44,7 @@ def test_statistics(name: str, add: bool) -> None:
     """Each chunk's mean and sum of squared deviations are those of its rows; the chunks cover the image."""
     x, groups = _image(name)
     channel_add = _channel_add(x) if add else None
-    partials = triton_impl.statistics(x, groups, channel_add)
+    partials = triton_impl.statistics(triton_impl.Image(x), groups, channel_add)
     values = x.double() if channel_add is None else x.double() + channel_add.double()[:, :, None, None]
     rows = values.flatten(2).unflatten(1, (groups, -1)).permute(0, 1, 3, 2)  # [B, G, HW, C / G]
     chunks = rows.split(partials.chunk_rows, dim=2)
@@ -63,8 +63,8 @@ def test_apply(name: str) -> None:
     channel_add = _channel_add(x)
     weight, bias = channel_add[0] + 1.0, channel_add[0].flip(0)
     out = torch.empty_like(x)
-    partials = triton_impl.statistics(x, groups, channel_add)
-    triton_impl.apply(x, groups, weight, bias, 1e-5, "silu", channel_add, partials, out)
+    partials = triton_impl.statistics(triton_impl.Image(x), groups, channel_add)
+    triton_impl.apply(triton_impl.Image(x), groups, weight, bias, 1e-5, "silu", channel_add, partials, out)
     truth = group_norm_act(x.double(), groups, weight.double(), bias.double(), 1e-5, "silu", channel_add.double())
     torch.testing.assert_close(out.double(), truth, rtol=1e-5, atol=1e-5)
 
@@ -74,14 +74,14 @@ def test_apply_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_impl, "APPLY_PROGRAMS", 3)
     x, groups = _image("three-chunks")
     out = torch.empty_like(x)
-    triton_impl.apply(x, groups, None, None, 1e-5, "none", None, triton_impl.statistics(x, groups, None), out)
+    triton_impl.apply(triton_impl.Image(x), groups, None, None, 1e-5, "none", None, triton_impl.statistics(triton_impl.Image(x), groups, None), out)
     torch.testing.assert_close(out.double(), group_norm_act(x.double(), groups, None, None, 1e-5), rtol=1e-5, atol=1e-5)
 
 
 def test_statistics_far_from_zero() -> None:
     """A mean of 10,000 standard deviations leaves the variance its digits: float32 rounds the mean to 3e-4, 6e-4 of a deviation."""
     x, groups = _image("three-chunks", mean=5000.0, std=0.5)
-    partials = triton_impl.statistics(x, groups, None)
+    partials = triton_impl.statistics(triton_impl.Image(x), groups, None)
     variance = x.double().unflatten(1, (groups, -1)).flatten(2).var(2, correction=0)
     chunk_variance = partials.m2.double().sum(2) / (x.shape[1] // groups * x.shape[2] * x.shape[3])
     torch.testing.assert_close(chunk_variance, variance, rtol=2e-2, atol=0.0)

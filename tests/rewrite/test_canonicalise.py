@@ -48,6 +48,8 @@ SPELLINGS: dict[str, tuple[Function, Any, int]] = {
     "silu": (lambda net, x: F.silu(x), F.silu, 1),
     "silu, in place": (lambda net, x: F.silu(x * 2, inplace=True), F.silu, 1),
     "silu, keyword": (lambda net, x: F.silu(input=x), F.silu, 1),
+    "cat": (lambda net, x: torch.cat([x, x]), torch.cat, 2),
+    "cat, keyword": (lambda net, x: torch.concat((x, x), dim=1), torch.cat, 2),
     "sdpa": (lambda net, x: F.scaled_dot_product_attention(x, x, x), sdpa, 7),
     "sdpa, scaled": (lambda net, x: F.scaled_dot_product_attention(x, x, value=x, scale=0.5), sdpa, 7),
     "softmax, a method": (lambda net, x: x.softmax(dim=-1), torch.softmax, 2),

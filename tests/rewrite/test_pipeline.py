@@ -66,7 +66,8 @@ def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
     graph = trace(net, *UNet.inputs()).graph
     counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda *_: True).counts
     check(net, graph)
-    assert counts["fuse_linear_add"] == count(graph, linear_add) == 3 and count(graph, torch.add) == 0
+    assert counts["fuse_linear_add"] == 3 and count(graph, torch.add) == 0
+    assert counts["split_concat"] == 1 and count(graph, linear_add) == 4
     alike = [name for name in counts if name.startswith(("fuse", "pack")) and name != "fuse_linear_add"]
     assert {name: counts[name] for name in alike} == {name: traced()[2][name] for name in alike}
     assert [node.args[1] is None for node in graph.nodes if node.target is add_layer_norm].count(False) == 5

@@ -21,6 +21,7 @@ OP = Op(
     impls=(
         Impl("triton", ".triton_impl", __package__),
         Impl("cuda", ".cuda_impl", __package__),
+        Impl("cuda_cluster", ".cuda_cluster_impl", __package__),
     ),
     measured=True,
     family=_family,

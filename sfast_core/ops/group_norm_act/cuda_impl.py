@@ -8,6 +8,7 @@ import torch
 
 from ...native import load
 from ..constraints import why_no_cuda, why_not_dtypes
+from .reference import joined
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -25,13 +26,14 @@ def why_not(
     eps: float,
     act: str = "none",
     channel_add: torch.Tensor | None = None,
+    tail: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_cuda(target, (7, 5)) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add):
+    if reason := why_no_cuda(target, (7, 5)) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add, tail=tail):
         return reason
     if x.dim() != 4:
         return f"x is {x.dim()}-D, must be 4-D"
-    channels, positions = x.shape[1], x.shape[2] * x.shape[3]
+    channels, positions = x.shape[1] + (0 if tail is None else tail.shape[1]), x.shape[2] * x.shape[3]
     if num_groups <= 0 or channels % num_groups:
         return f"{channels} channels are not a multiple of {num_groups} groups"
     if positions > MAX_POSITIONS:
@@ -53,6 +55,7 @@ def launch(
     eps: float,
     act: str = "none",
     channel_add: torch.Tensor | None = None,
+    tail: torch.Tensor | None = None,
     *,
     flags: int = 0,
 ) -> torch.Tensor:
@@ -65,21 +68,22 @@ def launch(
         ExtensionError: CUDA refused a kernel.
     """
     library = load.library()
+    x = joined(x, tail)
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     x = x.contiguous(memory_format=torch.channels_last)
     out = torch.empty_like(x, memory_format=torch.channels_last)
     n, c, h, w = x.shape
-    weight, bias, channel_add = (None if t is None else t.contiguous() for t in (weight, bias, channel_add))
-    add_stride = c if channel_add is not None and channel_add.shape[0] > 1 else 0
+    weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+    channel_add, add_stride = addend(channel_add)
     with torch.cuda.device_of(x):
         workspace_bytes = library.sfast_group_norm_act_workspace_bytes(n, num_groups)
         workspace = torch.empty(workspace_bytes // 4, dtype=torch.float32, device=x.device)
         status = library.sfast_group_norm_act(
             x.data_ptr(),
             out.data_ptr(),
-            *_vector(weight),
-            *_vector(bias),
-            *_vector(channel_add),
+            *load.vector(weight),
+            *load.vector(bias),
+            *load.vector(channel_add),
             add_stride,
             n,
             h * w,
@@ -98,6 +102,9 @@ def launch(
     return out.contiguous(memory_format=out_format)
 
 
-def _vector(tensor: torch.Tensor | None) -> tuple[int | None, int]:
-    """A small tensor as the C interface takes it: pointer and element type."""
-    return (None, 0) if tensor is None else (tensor.data_ptr(), load.DTYPES[tensor.dtype])
+def addend(channel_add: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
+    """``channel_add`` as the kernels read it, and the elements from one image's row to the next: rows may lie apart, as slices do."""
+    if channel_add is None:
+        return None, 0
+    rows = channel_add if channel_add.stride(1) == 1 else channel_add.contiguous()
+    return rows, 0 if rows.shape[0] == 1 else rows.stride(0)

@@ -27,6 +27,43 @@ SMALL_ELEMENTS = 32768  # of a group, padded to powers of two, in the registers 
 SMALL_LOADS = 8192  # of such a group; more, that is groups of 30 channels at 32 x 32, spill
 
 
+class Image(NamedTuple):
+    """What is normalised: x and, behind its channels, those of tail. Both channels_last."""
+
+    x: torch.Tensor
+    tail: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, x: torch.Tensor, tail: torch.Tensor | None) -> Image:
+        """Both channels_last, copied only where they are not."""
+        return cls(*(None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (x, tail)))  # type: ignore[arg-type]
+
+    @property
+    def tail_channels(self) -> int:
+        """How many channels are the tail's."""
+        return 0 if self.tail is None else self.tail.shape[1]
+
+    @property
+    def channels(self) -> int:
+        """How many channels there are in all."""
+        return self.x.shape[1] + self.tail_channels
+
+    @property
+    def rows(self) -> int:
+        """How many pixels there are."""
+        return self.x.shape[2] * self.x.shape[3]
+
+    @property
+    def pointers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the kernels are told of the tensors: any tail where there is none."""
+        return self.x, self.x if self.tail is None else self.tail
+
+    @property
+    def alignment(self) -> int:
+        """8, or the largest divisor of 8 that divides both tensors' channels."""
+        return math.gcd(self.x.shape[1], self.tail_channels, 8)
+
+
 class Partials(NamedTuple):
     """Statistics of each group, chunk by chunk. Chunk i is of the image's rows ``[i * chunk_rows, (i + 1) * chunk_rows)``."""
 
@@ -53,16 +90,18 @@ def why_not(
     eps: float,
     act: str = "none",
     channel_add: torch.Tensor | None = None,
+    tail: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add):
+    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add, tail=tail):
         return reason
     if x.dim() != 4:
         return f"x is {x.dim()}-D, must be 4-D"
-    if x.shape[1] % num_groups:
-        return f"{x.shape[1]} channels are not a multiple of {num_groups} groups"
-    if x.shape[1] // num_groups > MAX_GROUP_CHANNELS:
-        return f"groups of {x.shape[1] // num_groups} channels are larger than {MAX_GROUP_CHANNELS}"
+    channels = x.shape[1] + (0 if tail is None else tail.shape[1])
+    if channels % num_groups:
+        return f"{channels} channels are not a multiple of {num_groups} groups"
+    if channels // num_groups > MAX_GROUP_CHANNELS:
+        return f"groups of {channels // num_groups} channels are larger than {MAX_GROUP_CHANNELS}"
     if x.shape[0] > 65535:
         return f"a batch of {x.shape[0]} is larger than 65535"
     if x.shape[2] * x.shape[3] >= 2**31 - 2**16:
@@ -78,28 +117,29 @@ def launch(
     eps: float,
     act: str = "none",
     channel_add: torch.Tensor | None = None,
+    tail: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype."""
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
-    x = x.contiguous(memory_format=torch.channels_last)
-    out = torch.empty_like(x, memory_format=torch.channels_last)
-    if x.numel() > 0:
+    image = Image.of(x, tail)
+    out = torch.empty((x.shape[0], image.channels, *x.shape[2:]), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    if out.numel() > 0:
         weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
         if channel_add is not None and channel_add.stride(1) != 1:  # rows may lie apart: slices of one packed projection do
             channel_add = channel_add.contiguous()
         with torch.cuda.device_of(x):
-            if small_rows(x, num_groups):
-                _small(x, num_groups, weight, bias, eps, act, channel_add, out)
+            if small_rows(image, num_groups):
+                _small(image, num_groups, weight, bias, eps, act, channel_add, out)
             else:
-                partials = statistics(x, num_groups, channel_add)
-                apply(x, num_groups, weight, bias, eps, act, channel_add, partials, out)
+                partials = statistics(image, num_groups, channel_add)
+                apply(image, num_groups, weight, bias, eps, act, channel_add, partials, out)
     return out.contiguous(memory_format=out_format)
 
 
-def small_rows(x: torch.Tensor, num_groups: int) -> int:
+def small_rows(image: Image, num_groups: int) -> int:
     """The rows that a program of the one-kernel way holds, or 0 where a group is too large for it."""
-    group_channels = x.shape[1] // num_groups
-    rows = next((rows for rows in SMALL_ROWS if rows >= x.shape[2] * x.shape[3]), 0)
+    group_channels = image.channels // num_groups
+    rows = next((rows for rows in SMALL_ROWS if rows >= image.rows), 0)
     elements = rows * _power_of_two(group_channels)
     return rows if elements <= SMALL_ELEMENTS and elements // math.gcd(group_channels, 8) <= SMALL_LOADS else 0
 
@@ -138,23 +178,24 @@ def _aligned_groups(block_c: int, group_channels: int, groups: int) -> int:
     return fitting - fitting % (8 // math.gcd(group_channels, 8))
 
 
-def statistics(x: torch.Tensor, num_groups: int, channel_add: torch.Tensor | None) -> Partials:
-    """The statistics of ``x + channel_add``; x is channels_last and not empty."""
-    batch, channels, height, width = x.shape
+def statistics(image: Image, num_groups: int, channel_add: torch.Tensor | None) -> Partials:
+    """The statistics of ``image + channel_add``; the image is not empty."""
+    batch, channels = image.x.shape[0], image.channels
     group_channels = channels // num_groups
-    block_c, block_groups, chunk_rows, chunks = cut(batch, channels, num_groups, height * width)
+    block_c, block_groups, chunk_rows, chunks = cut(batch, channels, num_groups, image.rows)
     step = STATISTICS_ELEMENTS // block_c
-    mean, m2 = torch.empty((2, batch, num_groups, chunks), dtype=torch.float32, device=x.device)
-    addend, add_rows, add_stride = _addend(x, channel_add)
+    mean, m2 = torch.empty((2, batch, num_groups, chunks), dtype=torch.float32, device=image.x.device)
+    addend, add_rows, add_stride = _addend(image.x, channel_add)
     launcher(group_statistics, (-(-num_groups // block_groups), chunks, batch))(
-        x,
+        *image.pointers,
         addend,
         mean,
         m2,
         add_rows,
         add_stride,
-        height * width,
-        channels,
+        image.rows,
+        image.x.shape[1],
+        image.tail_channels,
         num_groups,
         group_channels,
         block_groups,
@@ -164,14 +205,14 @@ def statistics(x: torch.Tensor, num_groups: int, channel_add: torch.Tensor | Non
         SLOTS=max(16, _power_of_two(block_groups)),
         ROWS=step,
         LANES=max(1, step // 4),
-        VEC=math.gcd(block_groups * group_channels, channels, 8),
+        VEC=math.gcd(block_groups * group_channels, image.alignment),
         num_warps=8,
     )
     return Partials(mean, m2, chunk_rows)
 
 
 def apply(
-    x: torch.Tensor,
+    image: Image,
     num_groups: int,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -181,19 +222,19 @@ def apply(
     partials: Partials,
     out: torch.Tensor,
 ) -> None:
-    """Write ``act(GN(x + channel_add))`` to ``out``, given the statistics; x and out are channels_last and not empty."""
-    batch, channels, height, width = x.shape
+    """Write ``act(GN(image + channel_add))`` to ``out``, given the statistics; out is channels_last, the image not empty."""
+    batch, channels = image.x.shape[0], image.channels
     group_channels = channels // num_groups
     channel_blocks = -(-channels // APPLY_CHANNELS)
-    row_tiles = -(-height * width // APPLY_ROWS)
+    row_tiles = -(-image.rows // APPLY_ROWS)
     tiles = max(1, batch * channel_blocks * row_tiles // APPLY_PROGRAMS)
     if APPLY_CHANNELS % group_channels == 0:
         touched = APPLY_CHANNELS // group_channels
     else:
         touched = (APPLY_CHANNELS - 2) // group_channels + 2
-    addend, add_rows, add_stride = _addend(x, channel_add)
+    addend, add_rows, add_stride = _addend(image.x, channel_add)
     launcher(group_norm_apply, (channel_blocks * -(-row_tiles // tiles), batch))(
-        x,
+        *image.pointers,
         weight,
         bias,
         addend,
@@ -202,8 +243,9 @@ def apply(
         out,
         add_rows,
         add_stride,
-        height * width,
-        channels,
+        image.rows,
+        image.x.shape[1],
+        image.tail_channels,
         num_groups,
         group_channels,
         partials.chunk_rows,
@@ -220,7 +262,7 @@ def apply(
 
 
 def _small(
-    x: torch.Tensor,
+    image: Image,
     num_groups: int,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -229,27 +271,27 @@ def _small(
     channel_add: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
-    batch, channels, height, width = x.shape
-    group_channels = channels // num_groups
-    rows = small_rows(x, num_groups)
+    group_channels = image.channels // num_groups
+    rows = small_rows(image, num_groups)
     block_d = _power_of_two(group_channels)
-    addend, add_rows, add_stride = _addend(x, channel_add)
-    launcher(group_norm_small, (num_groups, batch))(
-        x,
+    addend, add_rows, add_stride = _addend(image.x, channel_add)
+    launcher(group_norm_small, (num_groups, image.x.shape[0]))(
+        *image.pointers,
         weight,
         bias,
         addend,
         out,
         add_rows,
         add_stride,
-        height * width,
-        channels,
+        image.rows,
+        image.x.shape[1],
+        image.tail_channels,
         group_channels,
         int(act == "silu"),
         eps,
         BLOCK_D=block_d,
         ROWS=rows,
-        VEC=math.gcd(group_channels, 8),
+        VEC=math.gcd(group_channels, image.alignment),
         num_warps=min(16, max(4, rows * block_d // 1024)),
     )
 

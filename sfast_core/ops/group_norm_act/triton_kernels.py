@@ -10,6 +10,9 @@ normalises. x is read twice, out written once.
 No sum of squares is ever subtracted from a square of sums: within a chunk and between chunks, counts, means and M2 are combined
 as in Chan, Golub and LeVeque (1979), so a mean far from zero costs no digits. The order of all sums is fixed: replays are bit-equal.
 
+The input may come as two tensors, the ``CT`` channels of ``tail`` behind the ``CX`` of ``x``: a concatenation before the norm is read from where its
+parts lie. Without one ``tail_ptr`` is any pointer and CT is 0.
+
 ``add_rows`` and ``silu`` are numbers at run time, not constants: a compilation costs half a second, reading them nothing. Without an addend
 ``add_ptr`` is any pointer, and each load of it is masked out.
 """
@@ -23,16 +26,26 @@ def _silu(v):
     return v / (1.0 + tl.exp(-v))
 
 
+@triton.jit
+def _pixels(x_ptr, tail_ptr, CX, CT, row, channel):
+    """Where the channels of the pixels are that begin with pixel ``row``: a row of pointers, and the elements to the next pixel's."""
+    in_tail = channel >= CX
+    pointers = tl.where(in_tail, tail_ptr + row * CT + (channel - CX), x_ptr + row * CX + channel)
+    return pointers[None, :], tl.where(in_tail, CT, CX)[None, :]
+
+
 @triton.jit(do_not_specialize=["add_rows", "add_stride", "HW", "G", "D", "block_groups", "chunk_rows", "chunks"])
 def group_statistics(
-    x_ptr,  # [B, HW, C]
+    x_ptr,  # [B, HW, CX]
+    tail_ptr,  # [B, HW, CT]
     add_ptr,  # [add_rows, C]
     mean_ptr,  # [B, G, chunks] float32, written
     m2_ptr,  # [B, G, chunks] float32, written
     add_rows,  # 0: nothing is added
     add_stride,  # elements between two rows of add; 0 where it has one row
     HW,
-    C,
+    CX,
+    CT,
     G,
     D,  # channels per group
     block_groups,  # groups per program; block_groups * D <= BLOCK_C
@@ -42,9 +55,10 @@ def group_statistics(
     SLOTS: tl.constexpr,  # a power of two >= block_groups
     ROWS: tl.constexpr,  # rows per step of the loop
     LANES: tl.constexpr,  # rows that are accumulated apart; the ROWS // LANES rows of a lane lie in one thread
-    VEC: tl.constexpr,  # divides block_groups * D and C
+    VEC: tl.constexpr,  # divides block_groups * D, CX and CT
 ):
     """Mean and M2 of ``x + add`` over one chunk of rows, for ``block_groups`` whole groups. Grid: (group blocks, chunks, B)."""
+    C = CX + CT
     STEPS: tl.constexpr = ROWS // LANES
     image = tl.program_id(2).to(tl.int64)
     chunk = tl.program_id(1)
@@ -58,7 +72,8 @@ def group_statistics(
     r = tl.arange(0, ROWS)
     step = tl.arange(0, STEPS)[:, None, None]
     lane = tl.arange(0, LANES)
-    tile_ptr = x_ptr + (image * HW + first_row) * C + first_channel + r[:, None] * C + c[None, :]
+    pixel_ptr, pixel = _pixels(x_ptr, tail_ptr, CX, CT, image * HW + first_row, first_channel + c)
+    tile_ptr = pixel_ptr + r[:, None] * pixel
 
     addend = tl.load(add_ptr + image * add_stride + first_channel + c, mask=c < tl.where(add_rows > 0, width, 0), other=0.0).to(tl.float32)
 
@@ -79,7 +94,7 @@ def group_statistics(
         mean += delta * share
         m2 += tl.sum(deviation * deviation, 0) + delta * delta * (count * share)
         count = total
-        tile_ptr += ROWS * C
+        tile_ptr += ROWS * pixel
 
     # Lanes to channels.
     rows_f = rows.to(tl.float32)
@@ -101,7 +116,8 @@ def group_statistics(
 
 @triton.jit(do_not_specialize=["add_rows", "add_stride", "HW", "G", "D", "chunk_rows", "chunks", "tiles", "silu"])
 def group_norm_apply(
-    x_ptr,  # [B, HW, C]
+    x_ptr,  # [B, HW, CX]
+    tail_ptr,  # [B, HW, CT]
     weight_ptr,  # [C] or None
     bias_ptr,  # [C] or None
     add_ptr,  # [add_rows, C]
@@ -111,7 +127,8 @@ def group_norm_apply(
     add_rows,
     add_stride,
     HW,
-    C,
+    CX,
+    CT,
     G,
     D,
     chunk_rows,
@@ -128,6 +145,7 @@ def group_norm_apply(
 
     Grid: (row blocks * channel blocks, B), neighbours beside each other in memory.
     """
+    C = CX + CT
     image = tl.program_id(1).to(tl.int64)
     channel_blocks = tl.cdiv(C, BLOCK_C)
     first_row = tl.program_id(0) // channel_blocks * (tiles * ROWS)
@@ -136,10 +154,12 @@ def group_norm_apply(
     r = tl.arange(0, ROWS)
     base = (image * HW + first_row) * C
     offsets = r[:, None] * C + c[None, :]
+    pixel_ptr, pixel = _pixels(x_ptr, tail_ptr, CX, CT, image * HW + first_row, c)
+    tile_ptr = pixel_ptr + r[:, None] * pixel
     left = tl.minimum(HW - first_row, tiles * ROWS)
 
     # Ask for all at once: a load behind a barrier would wait for what is before it.
-    tile = tl.load(x_ptr + base + offsets, mask=(r < left)[:, None] & (c < C)[None, :], other=0.0)
+    tile = tl.load(tile_ptr, mask=(r < left)[:, None] & (c < C)[None, :], other=0.0)
 
     first_group = first_channel // D
     last_group = (tl.minimum(first_channel + BLOCK_C, C) - 1) // D
@@ -173,7 +193,8 @@ def group_norm_apply(
         shift += bias
 
     for _ in range(tiles):
-        following = tl.load(x_ptr + base + ROWS * C + offsets, mask=(r + ROWS < left)[:, None] & (c < C)[None, :], other=0.0)
+        tile_ptr += ROWS * pixel
+        following = tl.load(tile_ptr, mask=(r + ROWS < left)[:, None] & (c < C)[None, :], other=0.0)
         v = tile.to(tl.float32) * scale[None, :] + shift[None, :]
         if silu:
             v = _silu(v)
@@ -185,7 +206,8 @@ def group_norm_apply(
 
 @triton.jit(do_not_specialize=["add_rows", "add_stride", "HW", "D", "silu"])
 def group_norm_small(
-    x_ptr,  # [B, HW, C]
+    x_ptr,  # [B, HW, CX]
+    tail_ptr,  # [B, HW, CT]
     weight_ptr,  # [C] or None
     bias_ptr,  # [C] or None
     add_ptr,  # [add_rows, C]
@@ -193,13 +215,14 @@ def group_norm_small(
     add_rows,
     add_stride,
     HW,  # <= ROWS
-    C,
+    CX,
+    CT,
     D,  # channels per group
     silu,
     eps,
     BLOCK_D: tl.constexpr,  # a power of two >= D
     ROWS: tl.constexpr,
-    VEC: tl.constexpr,  # divides D
+    VEC: tl.constexpr,  # divides D, CX and CT
 ):
     """The whole of one group of one image. Grid: (G, B)."""
     image = tl.program_id(1).to(tl.int64)
@@ -207,9 +230,11 @@ def group_norm_small(
     first_channel = tl.multiple_of(tl.program_id(0) * D, VEC)
     c = tl.arange(0, BLOCK_D)
     r = tl.arange(0, ROWS)
+    C = CX + CT
     offsets = image * HW * C + first_channel + r[:, None] * C + c[None, :]
+    pixel_ptr, pixel = _pixels(x_ptr, tail_ptr, CX, CT, image * HW, first_channel + c)
     live = (r < HW)[:, None] & (c < width)[None, :]
-    v = tl.load(x_ptr + offsets, mask=live, other=0.0).to(tl.float32)
+    v = tl.load(pixel_ptr + r[:, None] * pixel, mask=live, other=0.0).to(tl.float32)
     if weight_ptr is not None:
         weight = tl.load(weight_ptr + first_channel + c, mask=c < width, other=0.0).to(tl.float32)
     if bias_ptr is not None:

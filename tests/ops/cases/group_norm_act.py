@@ -51,6 +51,18 @@ def _sliced_image(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, 
     return (args[0][..., 2:9], *args[1:]), kwargs
 
 
+def _tail(channels: int, like: Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
+    """The last ``channels`` of the image as a tensor of their own."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        (image, *args), kwargs = like(dtype, device)
+        x, tail = image.split([image.shape[1] - channels, channels], dim=1)
+        memory_format = torch.channels_last if image.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        return (x.contiguous(memory_format=memory_format), *args), {**kwargs, "tail": tail.contiguous(memory_format=memory_format)}
+
+    return make
+
+
 CASES = [
     # Groups of 10, 20, 30, 40, 60 and 80 channels, as in SD1.5 and SDXL, with fewer groups.
     Case("c10", _make((2, 80, 9, 8), 8)),
@@ -69,6 +81,12 @@ CASES = [
     Case("one-pixel", _make((2, 64, 1, 1), 8)),
     Case("one-row", _make((1, 32, 1, 900), 4)),
     Case("single-channel", _make((2, 1, 20, 20), 1)),
+    # Two tensors, where a group and a load of 8 channels may be of both.
+    Case("tail", _tail(64, _make((2, 160, 9, 8), 8, add_rows=2))),
+    Case("tail-odd", _tail(5, _make((2, 21, 7, 5), 7))),
+    Case("tail-two-kernels", _tail(16, _make((1, 40, 33, 32), 4, add_rows=1))),
+    Case("tail-in-groups", _tail(60, _make((1, 120, 5, 7), 4, act="none"))),
+    Case("tail-contiguous", _tail(24, _make((2, 64, 6, 5), 8, channels_last=False))),
     # Parameters.
     Case("no-affine", _make((2, 64, 6, 6), 16, affine=False)),
     Case("float32-affine", _make((2, 64, 6, 6), 16, affine=torch.float32, add_rows=2)),
@@ -100,6 +118,10 @@ LARGER = [
 
 GPU_CASES = [
     *LARGER,
+    *(
+        Case(f"{'x'.join(map(str, shape))}-tail{tail}", _tail(tail, _make(shape, 32)))
+        for shape, tail in (((2, 960, 64, 64), 320), ((2, 2560, 8, 8), 1280), ((2, 960, 128, 128), 320))
+    ),
     *(
         Case(
             f"{model}-{'x'.join(map(str, s.size))}-{s.act}{'-add' if s.add else ''}",
