@@ -1,0 +1,156 @@
+"""group_norm_act in one kernel of the CUDA extension that reads its input once, on GPUs with thread block clusters.
+
+A cluster of blocks has a few groups of one image and keeps them in its shared memory. How an image is cut is decided here; the kernel is in
+``csrc/group_norm_cluster.cu``. A concatenation before the norm takes no pass: the kernel reads both tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ...native import load
+from ...target import probe
+from ..constraints import why_no_cuda, why_not_dtypes
+from .cuda_impl import ACTS, MAX_POSITIONS, addend
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+PACK_BYTES = 16
+MOST_BLOCKS = 8  #: of a cluster
+MOST_GROUPS = 16  #: of a cluster
+MOST_THREADS = 256  #: of a block
+MOST_IMAGES = 65535
+ROW_BYTES = 64  #: that a block reads side by side at least, where groups allow it: two sectors of L2
+OWN_BYTES = 2048  #: of shared memory, a block's moments and what CUDA keeps for itself
+#: Share of the multiprocessors below which an image is cut into more blocks.
+BUSY = 0.7
+
+
+class Cut(NamedTuple):
+    """How the work is cut: groups of a cluster, and blocks that share its rows."""
+
+    groups: int
+    blocks: int
+
+
+def cut(batch: int, positions: int, channels: int, num_groups: int, element_bytes: int, target: Target) -> Cut | None:
+    """The cut of ``batch`` images of ``positions`` pixels that keeps ``target`` busy with the fewest blocks to a cluster; None where none fits."""
+    group_bytes = channels // num_groups * element_bytes
+    widths = [
+        groups
+        for groups in range(1, min(num_groups, MOST_GROUPS) + 1)
+        if num_groups % groups == 0 and groups * group_bytes % PACK_BYTES == 0 and groups * group_bytes <= MOST_THREADS * PACK_BYTES
+    ]
+    if not widths:
+        return None
+    groups = next((groups for groups in widths if groups * group_bytes >= ROW_BYTES), widths[-1])
+    packs = groups * group_bytes // PACK_BYTES
+    slots = MOST_THREADS // packs  # rows that a block takes at once
+    fitting = None
+    for blocks in (1, 2, 4, MOST_BLOCKS):
+        rows = math.ceil(math.ceil(positions / blocks) / slots) * slots
+        if rows * packs * PACK_BYTES + OWN_BYTES > target.shared_memory_bytes:
+            continue
+        fitting = Cut(groups, blocks)
+        if batch * (num_groups // groups) * blocks >= BUSY * target.sm_count:
+            break
+    return fitting
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+    tail: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_cuda(target, (9, 0)) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add, tail=tail):
+        return reason
+    if x.dim() != 4:
+        return f"x is {x.dim()}-D, must be 4-D"
+    channels, positions = x.shape[1] + _channels(tail), x.shape[2] * x.shape[3]
+    if num_groups <= 0 or channels % num_groups:
+        return f"{channels} channels are not a multiple of {num_groups} groups"
+    if x.numel() == 0 or x.shape[0] > MOST_IMAGES or positions > MAX_POSITIONS:
+        return f"images of {x.shape[2]} x {x.shape[3]}, {x.shape[0]} of them"
+    if act not in ACTS:
+        return f"act {act!r} is not supported"
+    pack = PACK_BYTES // x.element_size()
+    if channels // num_groups < pack or x.shape[1] % pack or _channels(tail) % pack:
+        return f"groups of {channels // num_groups} channels, of {x.shape[1]} and {_channels(tail)}, are not made of {pack} channels each"
+    if tail is not None and tail.dtype != x.dtype:
+        return "tail and x differ in dtype"
+    if cut(x.shape[0], positions, channels, num_groups, x.element_size(), target) is None:
+        return f"a group of {positions} x {channels // num_groups} doesn't fit into the shared memory of {MOST_BLOCKS} blocks"
+    return load.why_not(target.device, clusters=True)
+
+
+def launch(
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+    tail: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernel.
+    """
+    library = load.library()
+    out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+    x, tail = _packs(x), None if tail is None else _packs(tail)
+    n, channels, h, w = x.shape[0], x.shape[1] + _channels(tail), x.shape[2], x.shape[3]
+    out = torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+    channel_add, add_stride = addend(channel_add)
+    chosen = cut(n, h * w, channels, num_groups, x.element_size(), probe(x.device))
+    assert chosen is not None, "why_not has been asked"
+    with torch.cuda.device_of(x):
+        status = library.sfast_group_norm_cluster(
+            x.data_ptr(),
+            None if tail is None else tail.data_ptr(),
+            _channels(tail),
+            out.data_ptr(),
+            *load.vector(weight),
+            *load.vector(bias),
+            *load.vector(channel_add),
+            add_stride,
+            n,
+            h * w,
+            channels,
+            num_groups,
+            eps,
+            load.DTYPES[x.dtype],
+            ACTS[act],
+            chosen.groups,
+            chosen.blocks,
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )
+    if status != 0:
+        error = load.error_name(library, status)
+        raise load.ExtensionError(f"group_norm_act: CUDA refused the kernel for x {tuple(x.shape)} {x.dtype}: {error}")
+    return out.contiguous(memory_format=out_format)
+
+
+def _channels(tail: torch.Tensor | None) -> int:
+    return 0 if tail is None else tail.shape[1]
+
+
+def _packs(image: torch.Tensor) -> torch.Tensor:
+    """``image`` channels_last and beginning on 16 bytes, copied only where it is not."""
+    image = image.contiguous(memory_format=torch.channels_last)
+    return image if image.data_ptr() % PACK_BYTES == 0 else image.clone(memory_format=torch.channels_last)

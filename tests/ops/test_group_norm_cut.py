@@ -1,0 +1,51 @@
+"""How a GroupNorm is cut up for thread block clusters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sfast_core.ops.group_norm_act.cuda_cluster_impl import MOST_BLOCKS, OWN_BYTES, PACK_BYTES, Cut, cut, why_not
+from sfast_core.target import Target
+
+H100 = Target(torch.device("cuda", 0), "H100", (9, 0), sm_count=132, shared_memory_bytes=232448)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((2, 320, 64, 64), Cut(4, 8)),  # groups of 10: 4 are whole packs; 16 clusters
+        ((2, 640, 32, 32), Cut(2, 4)),
+        ((2, 1280, 32, 32), Cut(1, 2)),
+        ((2, 2560, 8, 8), Cut(1, 2)),
+        ((2, 320, 128, 128), Cut(4, 8)),
+        ((2, 640, 128, 128), Cut(2, 8)),  # busy at 4 blocks, which would need 320 KiB each
+        ((16, 320, 8, 8), Cut(4, 1)),
+        ((2, 960, 128, 128), None),  # 480 KiB a block
+        ((1, 128, 1024, 1024), None),
+    ],
+    ids=str,
+)
+def test_cut(shape: tuple[int, int, int, int], expected: Cut | None) -> None:
+    batch, channels, height, width = shape
+    assert cut(batch, height * width, channels, 32, 2, H100) == expected
+
+
+@pytest.mark.parametrize("positions", [1, 63, 100, 4096, 5000])
+@pytest.mark.parametrize(("channels", "groups"), [(320, 32), (288, 32), (256, 8), (1280, 1), (96, 2), (8192, 2)])
+def test_a_cut_is_whole_packs_that_fit(positions: int, channels: int, groups: int) -> None:
+    if (found := cut(1, positions, channels, groups, 2, H100)) is None:
+        return
+    width = found.groups * (channels // groups) * 2
+    assert groups % found.groups == 0 and width % PACK_BYTES == 0 and found.blocks <= MOST_BLOCKS
+    assert -(-positions // found.blocks) * width + OWN_BYTES <= H100.shared_memory_bytes
+
+
+def test_it_says_what_it_does_not_take() -> None:
+    image = torch.empty(2, 320, 64, 64, device="meta", dtype=torch.float16)
+    old = Target(torch.device("cuda", 0), "A100", (8, 0), sm_count=108, shared_memory_bytes=166912)
+    assert "compute capability 9.0" in str(why_not(old, image, 32, None, None, 1e-5))
+    assert "not made of 8 channels each" in str(why_not(H100, image, 80, None, None, 1e-5))
+    assert "not made of 8 channels each" in str(why_not(H100, image[:, :316], 31, None, None, 1e-5, tail=image[:, :25]))
+    large = torch.empty(2, 960, 128, 128, device="meta", dtype=torch.float16)
+    assert "doesn't fit" in str(why_not(H100, large, 32, None, None, 1e-5))
