@@ -9,10 +9,10 @@ from comfy_api.latest import io
 from ..sfast_core.hosts.comfy.lookup import graph_bytes
 from ..sfast_core.hosts.comfy.sampling import Sampling
 from ..sfast_core.hosts.comfy.warm_up import steps_per_size, warm_up, why_not
+from ..sfast_core.hosts.sizes import EXAMPLE, parse_sizes
 from .sampler_inputs import cfg, conditioning
 from .schema import CATEGORY, aliases
 from .shown import show
-from .sizes import EXAMPLE, parse_sizes
 
 
 class FastCompileWarmUp(io.ComfyNode):

@@ -15,9 +15,11 @@ import torch
 
 from ...ahead import prepare
 from ...config import CompileConfig
+from ..parts import Kind
 from .doorway import Doorway, behind
+from .in_place import with_patches_in_place
 from .install import watched_clone
-from .parts import Kind, Part
+from .parts import Part
 
 _ENTRIES = ("encode_token_weights",)
 _ENCODER = ("set_clip_options", "encode_token_weights")  #: what a text encoder of the host has
@@ -40,7 +42,7 @@ def apply_clip(clip: Any, config: CompileConfig | None = None) -> Any:
         raise TypeError(f"clip: got a {type(clip).__name__}, needs a ComfyUI CLIP")
     prepare()
     fast = clip.clone()
-    fast.patcher = watched_clone(clip.patcher)
+    fast.patcher = with_patches_in_place(watched_clone(clip.patcher))
     model = behind(clip.cond_stage_model)
     fast.cond_stage_model = Doorway(model, partial(_parts, fast.patcher), config or CompileConfig(), _ENTRIES)
     return fast

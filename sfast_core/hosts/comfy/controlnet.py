@@ -11,9 +11,10 @@ import torch
 
 from ...ahead import prepare
 from ...config import CompileConfig
+from ..parts import Kind
 from .doorway import Doorway, behind, through
 from .install import watched_clone
-from .parts import Kind, Part
+from .parts import Part
 
 #: Where a ControlNet's model is, what the report calls it, and its kind.
 _ADAPTER = "its weights come to the GPU for this one call at each sampling: a graph would be captured anew each time"

@@ -13,6 +13,7 @@ from ...ahead import prepare
 from ...config import CompileConfig
 from ...report import Report, versions
 from .events import status_of_this_node
+from .in_place import with_patches_in_place
 from .options import options_of
 from .state import HookedState, ModelState
 
@@ -55,7 +56,7 @@ def state_of(key: Any, config: CompileConfig, make: Callable[[], HookedState]) -
         try:
             state = _STATES[key] = make()
         except Exception as error:
-            log.warning("Fast Compile: a %s runs as it was: %s: %s", type(key).__name__, type(error).__name__, error)
+            log.warning("Fast Compile: a %s can't be compiled and runs as it was; please report it: %s: %s", type(key).__name__, type(error).__name__, error)
             return None
     if before is not None:  # not under the lock: it waits for a call that may be running
         before.close()
@@ -91,7 +92,7 @@ def apply(model: Any, config: CompileConfig | None = None) -> Any:
     from comfy.patcher_extension import CallbacksMP, WrappersMP
 
     prepare()
-    clone = model.clone()
+    clone = with_patches_in_place(model.clone())
     remove(clone)
     clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig()))
     clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ..warmed import Warmed, Watch
 from .lookup import config_of, states_of
 from .sampling import Sampling, empty_latent, sample
 
 Shape = tuple[int, int, int]  # width and height in pixels, pictures at once
-
-
-@dataclass(frozen=True)
-class Warmed:
-    """One size: how its calls ran by path, why eager, what its graphs hold, the seconds that it took."""
-
-    calls: Counter[str]
-    reasons: tuple[str, ...]
-    no_graph: str | None
-    graph_bytes: int
-    seconds: float
-
-    def text(self) -> str:
-        """What became of it."""
-        if self.reasons:
-            return f"runs as it was, because {'; '.join(self.reasons)}"
-        if not self.calls:
-            return "its model wasn't called"
-        if set(self.calls) == {"replayed"}:
-            return "was captured already"
-        if self.calls["replayed"]:
-            return f"captured in {self.seconds:.1f} s, {self.graph_bytes / 2**20:.0f} MB"
-        return f"traced in {self.seconds:.1f} s, runs fused without a graph" + (f": {self.no_graph}" if self.no_graph else "")
 
 
 def why_not(model: Any) -> str | None:
@@ -81,22 +56,9 @@ def warm_up(model: Any, sizes: Sequence[Shape], how: Sampling, progress: Callabl
 
 
 def _one(model: Any, size: Shape, how: Sampling, steps: int, step: Callable[[], None]) -> Warmed:
-    start, before = time.perf_counter(), _counts(model)
+    watch = Watch(lambda: [state.engine.report for state in states_of(model)])
     latent = empty_latent(model, *size)
     sample(model, latent, how, 1, step)
-    calls = _counts(model)[0] - before[0]
-    if set(calls) - {"replayed", "eager"}:  # a signature that is new or has no graph: what is captured costs one step to find out
+    if set(watch.calls()) - {"replayed", "eager"}:  # a signature that is new or has no graph: what is captured costs one step to find out
         sample(model, latent, how, steps - 1, step)
-    after = _counts(model)
-    signatures = [signature for state in states_of(model) for signature in state.engine.report.signatures]
-    no_graph = next((signature.not_captured_because for signature in signatures[::-1] if signature.not_captured_because), None)
-    reasons = tuple(after[1] - before[1])
-    return Warmed(after[0] - before[0], reasons, no_graph, max(0, after[2] - before[2]), time.perf_counter() - start)
-
-
-def _counts(model: Any) -> tuple[Counter[str], Counter[str], int]:
-    (state,) = states_of(model) or [None]
-    if state is None:
-        return Counter(), Counter(), 0
-    report = state.engine.report
-    return Counter(report.calls), Counter(report.reasons), report.graph_bytes
+    return watch.warmed()

@@ -1,4 +1,4 @@
-"""The sizes that ``Fast Compile Warm-Up`` takes: text, as a person writes it."""
+"""The sizes that a warm-up takes: text, as a person writes it."""
 
 from __future__ import annotations
 

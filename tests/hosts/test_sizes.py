@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodes.sizes import EXAMPLE, Size, parse_sizes
+from sfast_core.hosts.sizes import EXAMPLE, Size, parse_sizes
 
 
 @pytest.mark.parametrize(

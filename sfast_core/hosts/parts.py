@@ -1,0 +1,86 @@
+"""How a host's calls of the smaller models go through an engine: a VAE's halves, text encoders, ControlNets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..capture import CaptureError, Signature
+from ..config import CompileConfig
+from ..engine import Engine, Forward
+from .one_offs import OneOffs
+
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is particular to a kind of part.
+
+    Attributes:
+        why_not: why a call with these arguments runs as it was, or None.
+        why_no_graph: why a call with these arguments is fused but not captured, or None.
+        few_shapes: whether it pays to look out for shapes that never come again (see :class:`.one_offs.OneOffs`).
+        writes_input: whether its forward writes to its first argument, which nobody reads afterwards.
+    """
+
+    why_not: Callable[[Arguments], str | None] = lambda args: None
+    why_no_graph: Callable[[Arguments], str | None] = lambda args: None
+    few_shapes: bool = False
+    writes_input: bool = False
+
+
+class PartCalls:
+    """The calls of one part, through its engine.
+
+    Args:
+        engine: the part's.
+        kind: its particularities.
+        config: as the user has set it; the engine's is changed from call to call.
+    """
+
+    def __init__(self, engine: Engine, kind: Kind, config: CompileConfig) -> None:
+        self._engine = engine
+        self._kind = kind
+        self._config = config
+        self._one_offs = OneOffs()
+
+    def __call__(self, module: torch.nn.Module, traced: Forward, args: Arguments, kwargs: dict[str, Any], eager: Callable[[], Any]) -> Any:
+        """What ``traced(*args, **kwargs)`` returns, by the fastest way that is known to be right.
+
+        Args:
+            module: the part.
+            traced: its forward as it was.
+            args: the call's arguments.
+            kwargs: its keyword arguments.
+            eager: runs the call as the host would have.
+
+        Raises:
+            CaptureError: this call is to run as it was; the message says why.
+        """
+        if reason := self._kind.why_not(args):
+            raise CaptureError(reason)
+        if self._kind.few_shapes and (reason := self._one_offs.reason(Signature(args, kwargs).key)):
+            raise CaptureError(reason)
+        engine = self._engine
+        no_graph = self._kind.why_no_graph(args) if self._config.cuda_graphs else None
+        # Two threads with calls of both sorts may mix this up: then one graph is captured too many, or later.
+        engine.config = replace(engine.config, cuda_graphs=self._config.cuda_graphs and no_graph is None)
+        signatures = engine.report.signatures
+        last = signatures[-1:]
+        result = engine.call(module, _keeping(traced) if self._kind.writes_input else traced, args, kwargs, eager)
+        if no_graph and signatures[-1:] != last:  # this call made one
+            signatures[-1].not_captured_because = no_graph
+        return result
+
+
+def _keeping(forward: Forward) -> Forward:
+    """``forward``, which gets a copy of its first argument: a trace can't write to its input."""
+
+    def kept(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return forward(x.clone(), *args, **kwargs)
+
+    return kept

@@ -1,0 +1,45 @@
+"""The halves of a VAE, which are what is compiled of it.
+
+``decode`` and ``encode`` aren't forwards, so the two halves below them are compiled, whose forwards are plain: batches, tiles and the
+regulariser around them stay the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from .parts import Arguments, Kind
+
+#: What the halves are called, and the most pixels of their input that a graph is captured for: those of 512x512.
+_HALVES = {"encoder": 512 * 512, "taesd_encoder": 512 * 512, "decoder": 64 * 64, "taesd_decoder": 64 * 64}
+
+
+def halves(vae: Any) -> Iterator[tuple[torch.nn.Module, str, Kind]]:
+    """The modules of ``vae`` that are compiled, each with its name for the report and its kind; none where it isn't understood."""
+    for attribute, most in _HALVES.items():
+        half = getattr(vae, attribute, None)
+        if isinstance(half, torch.nn.Module):
+            name = f"VAE {attribute.removeprefix('taesd_')} ({type(vae).__name__})"
+            yield half, name, Kind(_why_not, partial(_why_no_graph, most), few_shapes=True)
+
+
+def _why_not(args: Arguments) -> str | None:
+    x = args[0] if args else None
+    if not isinstance(x, torch.Tensor) or x.dim() != 4:
+        shown = f"{x.dim()} dimensions" if isinstance(x, torch.Tensor) else "no tensor"
+        return f"its input has {shown}: VAEs of pictures are accelerated, not those of video and sound"
+    if any(isinstance(value, (list, dict)) for value in args):
+        return "it is given a container that it may write to"
+    if x.device.type == "cuda" and x.dtype == torch.float32:
+        return "it computes in float32, and the fused kernels are worth it in float16 and bfloat16"
+    return None
+
+
+def _why_no_graph(most: int, args: Arguments) -> str | None:
+    """Big pictures take milliseconds a kernel (1024x1024: 23 ms in all on an H100), so launching them costs nothing; a graph holds gigabytes."""
+    pixels = args[0].shape[0] * args[0].shape[2] * args[0].shape[3]
+    return "for a picture as large as this a graph saves no time, and takes the diffusion model's memory" if pixels > most else None
