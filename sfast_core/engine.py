@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from .advice import advice
 from .capture import CaptureError, Signature, StructureGuard, Untraceable, autocast_off, record, recording
 from .capture.trace import LeafScope, OutputSpec
 from .config import CompileConfig
@@ -28,10 +29,11 @@ from .runtime.backoff import Backoff
 from .runtime.collector import collector_paused
 from .runtime.graphs import Captured, DeviceGraphs, device_graphs
 from .runtime.program import Program
-from .runtime.store import Bound, Store, WeightsElsewhere, WeightStore
+from .runtime.store import Bound, Store, WeightsElsewhere, WeightsReshaped, WeightStore
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]
+_OUT_OF_MEMORY = "out of memory"
 
 
 class _Variant:
@@ -41,6 +43,7 @@ class _Variant:
         self.report = report
         self.reason: str | None = None
         self.program: Program | None = None
+        self.shapes: list[torch.Size] = []  # of the program's weights
         self.outputs: OutputSpec | None = None
         self.bound: Bound | None = None
         self.captured: Captured | None = None
@@ -53,7 +56,9 @@ class Engine:
     Thread-safe. It keeps no tensor of the module's, only places below it.
 
     Attributes:
-        observer: told ``"tracing"`` and ``"capturing"`` before these begin, which take a second each. It must not raise.
+        observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0 to 1. It is called
+            from several threads and must not raise.
+        may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it comes up again.
     """
 
     def __init__(
@@ -66,7 +71,8 @@ class Engine:
     ) -> None:
         self.config = config
         self.report = ModuleReport(name, settings={key: getattr(config, key) for key in CompileConfig.names()})
-        self.observer: Callable[[str], None] | None = None
+        self.observer: Callable[[str, float], None] | None = None
+        self.may_say: Callable[[], bool] = lambda: True
         self._leaf_scope = leaf_scope
         self._store: Store = store or WeightStore()
         self._guard: StructureGuard | None = None
@@ -112,13 +118,12 @@ class Engine:
         with graphs.lock if graphs else self._lock:
             self._move_to(graphs, device)
             if self._guard is not None and (change := self._guard.changed()):
-                self._say(f"{change}: tracing again")
-                self.reset()
+                self._trace_again(change)
             variant = self._variants.get(signature.key)
             waiting = self._backoff.reason(signature.key) if variant is None else None
+            first_call = lambda: self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)  # noqa: E731
             if variant is None and waiting is None:
-                with collector_paused():  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
-                    return self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)
+                return first_call()
             if variant is None:
                 reason = str(waiting)
             elif variant.reason is None:
@@ -128,10 +133,13 @@ class Engine:
                         return self._run(variant, signature.tensors)
                 except torch.cuda.OutOfMemoryError as error:
                     self._out_of_memory(error)
-                    reason = "out of memory"
+                    reason = _OUT_OF_MEMORY
                 except WeightsElsewhere as error:
                     self._release(variant)
                     reason = str(error)
+                except WeightsReshaped as error:
+                    self._trace_again(str(error))
+                    return first_call()
                 except Exception as error:
                     reason = self._give_up(variant, f"the fused forward failed: {type(error).__name__}: {error}")
             else:
@@ -204,6 +212,7 @@ class Engine:
             raise CaptureError("the caller is capturing a CUDA graph of its own")
         return device
 
+    @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
     def _first_call(
         self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
     ) -> Any:
@@ -244,7 +253,7 @@ class Engine:
             if adopted:  # its weights are channels_last by now, and so may be its result: the host shall get what it always got
                 result = _contiguous(result)
             with autocast_off():  # constants are folded and kernels timed as they will run
-                variant.program = lower(trace, device, self._store, self.config, backend, report, plain_layouts=adopted)
+                variant.program = lower(trace, device, self._store, self.config, backend, report, adopted, self._traced_so_far)
             variant.outputs = trace.outputs
             report.not_captured_because = variant.program.capturable if self.config.cuda_graphs else "turned off in the settings"
             with self._store.pinned(device):
@@ -255,7 +264,7 @@ class Engine:
             self._try_later(signature.key, str(error))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
             self._out_of_memory(error)
-            self._try_later(signature.key, "out of memory")
+            self._try_later(signature.key, _OUT_OF_MEMORY)
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
@@ -266,6 +275,7 @@ class Engine:
         assert variant.program is not None and variant.outputs is not None
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         weights = self._store.tensors(variant.program.sources, self._on)
+        variant.shapes = [weight.shape for weight in weights]
         self.report.adopted_bytes = self._store.adopted_bytes
         results = variant.program(inputs, weights)
         variant.report.distance = distance_to_eager(results, expected, self.config.tolerance, computed_in)
@@ -284,9 +294,22 @@ class Engine:
             results = self._graphs.replay(variant.captured, inputs, program.deliver)
             self.report.calls["replayed"] += 1
         else:
-            results = program.deliver(program(inputs, self._store.tensors(program.sources, self._on)))
+            results = program.deliver(program(inputs, self._weights(variant)))
             self.report.calls["fused"] += 1
         return variant.outputs.build(results)
+
+    def _weights(self, variant: _Variant) -> list[torch.Tensor]:
+        """The weights of its program, laid out for it.
+
+        Raises:
+            WeightsReshaped: they aren't of the shapes that it was made for.
+        """
+        assert variant.program is not None
+        weights = self._store.tensors(variant.program.sources, self._on)
+        for source, weight, shape in zip(variant.program.sources, weights, variant.shapes, strict=True):
+            if weight.shape != shape:
+                raise WeightsReshaped(f"the weight {source} is {list(weight.shape)} now, it was {list(shape)}")
+        return weights
 
     # -- graphs ----------------------------------------------------------------------------------------------------------
 
@@ -308,7 +331,7 @@ class Engine:
             return False
         if variant.bound.valid():
             return True
-        weights = self._store.tensors(variant.program.sources, self._on)  # lays replaced weights out anew
+        weights = self._weights(variant)  # lays replaced weights out anew
         bound = self._store.bind(variant.program.sources, weights)
         same = bound.pointers == variant.bound.pointers
         variant.bound = bound
@@ -319,7 +342,7 @@ class Engine:
         assert variant.program is not None and self._graphs is not None
         self._observe("capturing")
         program, start = variant.program, time.perf_counter()
-        weights = self._store.tensors(program.sources, self._on)
+        weights = self._weights(variant)
         bound = self._store.bind(program.sources, weights)
         try:
             run = lambda static: program(static, weights)  # noqa: E731
@@ -348,6 +371,10 @@ class Engine:
 
     # -- bookkeeping -----------------------------------------------------------------------------------------------------
 
+    def _trace_again(self, change: str) -> None:
+        self._say(f"{change}: tracing again")
+        self.reset()
+
     def _move_to(self, graphs: DeviceGraphs | None, device: torch.device) -> None:
         if str(device) != self.report.device:
             if self.report.device:
@@ -374,7 +401,9 @@ class Engine:
         freed = self._graphs.release_all() if self._graphs else 0
         for variant in self._variants.values():
             self._release(variant)
-        self._say(f"out of memory, released {freed / 2**20:.0f} MB of graphs: {error}", logging.WARNING)
+        self._said.add(_runs_as_it_was(_OUT_OF_MEMORY))  # this line says it
+        words = f"ran out of memory: {freed / 2**20:.0f} MB of graphs were released, and the call runs as it was"
+        self._say(f"{words}; {advice(_OUT_OF_MEMORY)} ({error})", logging.WARNING)
 
     def _give_up(self, variant: _Variant, reason: str) -> str:
         self._release(variant)
@@ -383,22 +412,29 @@ class Engine:
         if all(other.program is None for other in self._variants.values()):
             self._store.restore()  # nothing needs the weights laid out anew: eager gives the very bits that it gave before
             self.report.adopted_bytes = 0
-        self._say(f"runs as it was, unaccelerated, because {reason}", logging.WARNING)
+        self._say(_runs_as_it_was(reason), logging.WARNING)
         return reason
 
     def _count_eager(self, reason: str) -> None:
         self.report.calls["eager"] += 1
         self.report.reasons[reason] += 1
-        self._say(f"runs as it was, unaccelerated, because {reason}")
+        self._say(_runs_as_it_was(reason))
 
-    def _observe(self, what: str) -> None:
+    def _observe(self, what: str, done: float = 0.0) -> None:
         if self.observer is not None:
-            self.observer(what)
+            self.observer(what, done)
+
+    def _traced_so_far(self, done: float) -> None:
+        self._observe("tracing", done)
 
     def _say(self, message: str, level: int = logging.INFO) -> None:
-        if message not in self._said:
+        if message not in self._said and (self.may_say() or level > logging.INFO):
             self._said.add(message)
             log.log(level, "Fast Compile: %s %s", self.report.name, message)
+
+
+def _runs_as_it_was(reason: str) -> str:
+    return f"runs as it was, unaccelerated, because {reason}. What you can do: {advice(reason)}."
 
 
 def _describe(signature: Signature) -> str:

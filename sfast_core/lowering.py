@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +36,14 @@ def _choices(target: Target) -> Choices:
 
 
 def lower(
-    trace: Trace, device: torch.device, store: Store, config: CompileConfig, backend: Backend | None, report: SignatureReport, plain_layouts: bool = False
+    trace: Trace,
+    device: torch.device,
+    store: Store,
+    config: CompileConfig,
+    backend: Backend | None,
+    report: SignatureReport,
+    plain_layouts: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
 
@@ -47,6 +55,7 @@ def lower(
         backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
         plain_layouts: the results are to be contiguous, however the recorded call returned them.
+        progress: told how much of the compiling and measuring of kernels is done, from 0 to 1, by several threads.
     """
     start = time.perf_counter()
     graph = trace.graph
@@ -58,7 +67,7 @@ def lower(
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(target), config.measure)
-        choose = lambda calls: tuner.decide([_job(call) for call in calls])  # noqa: E731
+        choose = lambda calls: tuner.decide(_counted([_job(call) for call in calls], progress))  # noqa: E731
     selection = select_impls(graph, ops, target, config.disabled_impls, choose)
     report.passes, report.nodes_before, report.nodes_after = rewritten.counts, rewritten.nodes_before, rewritten.nodes_after
     report.impls = {op: dict(impls) for op, impls in selection.chosen.items()}
@@ -95,6 +104,48 @@ def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
         if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
             return f"{node.name} is on {elsewhere}"
     return None
+
+
+def _counted(jobs: list[Job], progress: Callable[[float], None] | None) -> list[Job]:
+    """``jobs``, whose candidates tell ``progress`` of their first two launches: one compiles a kernel, one is timed."""
+    if progress is not None:
+        distinct = {job.key: job for job in jobs}  # as the tuner has them
+        count = _Count(2 * sum(len(job.impls) for job in distinct.values()), progress)
+        for job in distinct.values():
+            job.impls = {name: _Counted(impl, count) for name, impl in job.impls.items()}
+    return jobs
+
+
+class _Count:
+    """Counts what is done and tells of each hundredth."""
+
+    def __init__(self, total: int, progress: Callable[[float], None]) -> None:
+        self._total, self._progress = total, progress
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def add(self) -> None:
+        with self._lock:
+            self._done += 1
+            tell = self._done * 100 // self._total > (self._done - 1) * 100 // self._total
+        if tell:
+            self._progress(self._done / self._total)
+
+
+class _Counted:
+    """A candidate whose first two launches count."""
+
+    def __init__(self, impl: Candidate, count: _Count) -> None:
+        self.name = impl.name
+        self._impl, self._count, self._left = impl, count, 2
+
+    def launch(self, *args: object, **kwargs: object) -> object:
+        try:
+            return self._impl.launch(*args, **kwargs)
+        finally:
+            if self._left:
+                self._left -= 1
+                self._count.add()
 
 
 def _job(call: Call) -> Job:

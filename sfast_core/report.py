@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
+from .advice import advice
+
 T = TypeVar("T")
 _TRIES = 5
 
@@ -77,7 +79,8 @@ class ModuleReport:
         """A few lines to read."""
         lines = [f"{self.name} on {self.device or 'no device yet'}"]
         lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
-        lines += [f"  eager, {count}x: {reason}" for reason, count in self.reasons.most_common()]
+        for reason, count in self.reasons.most_common():
+            lines += [f"  eager, {count}x: {reason}", f"    what you can do: {advice(reason)}"]
         lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}")
         for signature in self.signatures:
             lines += _signature_lines(signature)

@@ -264,10 +264,25 @@ def test_a_compiled_module_inside_another_and_inside_itself() -> None:
 
 
 def test_what_is_said_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With what came, why, what is done instead and what the user can do."""
     handle = compiled(Forward(lambda net, x: x * x.sum().item()))
     with caplog.at_level(logging.INFO, "fast_compile"):
         for size in (2, 2, 2, 3, 3):
             check(handle, torch.randn(size))
     assert [record.message for record in caplog.records] == [
-        "Fast Compile: Forward runs as it was, unaccelerated, because it can't be traced: item reads a tensor's value into Python"
+        "Fast Compile: Forward runs as it was, unaccelerated, because it can't be traced: item reads a tensor's value into Python. "
+        "What you can do: please report it, with the text of the report."
     ]
+
+
+def test_what_may_not_be_said_now_is_said_later(caplog: pytest.LogCaptureFixture) -> None:
+    """A host allows one line for each picture; a warning is logged all the same."""
+    handle, room = compiled(Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4))), [False, True]
+    handle.engine.may_say = lambda: room.pop(0)
+    with caplog.at_level(logging.INFO, "fast_compile"):
+        for _ in range(3):
+            handle.engine.run_eager("a reason", lambda: None)
+        assert len(caplog.records) == 1 and not room
+        handle.engine.may_say = lambda: False
+        handle.engine._say("a warning", logging.WARNING)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]

@@ -99,6 +99,21 @@ def test_a_replaced_weight_is_captured_again_without_a_trace(graphs: DeviceGraph
     assert calls(handle) == {"traced": 1, "replayed": 5} and len(graphs._graphs) == 1
 
 
+@pytest.mark.parametrize("capture_after", [2, 100])
+def test_a_weight_of_another_shape_is_traced_anew(graphs: DeviceGraphs, capture_after: int) -> None:
+    """A patch may widen a weight between two layers: the signature of a call doesn't tell."""
+    layers = {"one": nn.Linear(4, 6), "two": nn.Linear(6, 4)}
+    handle = compiled(Forward(lambda net, x: net.two(net.one(x).relu()), **layers), capture_after=capture_after)
+    one, two, x = handle.module.one, handle.module.two, torch.randn(2, 4)
+    for width in (6, 9, 6):
+        one.weight, one.bias = nn.Parameter(torch.randn(width, 4)), nn.Parameter(torch.randn(width))
+        two.weight = nn.Parameter(torch.randn(4, width))
+        for _ in range(3):
+            check(handle, x)
+    how = "replayed" if capture_after == 2 else "fused"
+    assert calls(handle) == {"traced": 3, how: 6} and len(graphs._graphs) == (how == "replayed")
+
+
 def test_a_model_that_the_host_has_moved_away_runs_eager_and_frees_its_graph(graphs: DeviceGraphs) -> None:
     handle = compiled(Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4)))
     x = torch.randn(2, 4)

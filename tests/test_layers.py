@@ -61,8 +61,9 @@ def layer(module: str) -> str:
 
 #: What each layer may know. Everything that exists has to be listed.
 ALLOWED: dict[str, set[str]] = {
+    "advice": set(),
     "config": set(),
-    "report": set(),
+    "report": {"advice"},
     "report_file": {"report"},
     "terminal": set(),
     "target": set(),
@@ -74,13 +75,13 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"capture", "choices"},
     "lowering": {"capture", "choices", "config", "ops", "report", "rewrite", "runtime", "target"},
     "proof": {"capture"},
-    "engine": {"capture", "config", "lowering", "proof", "report", "runtime"},
+    "engine": {"advice", "capture", "config", "lowering", "proof", "report", "runtime"},
     "ahead": {"ops", "runtime", "target"},
     "doctor": {"choices", "native", "ops", "target"},
     "__main__": {"doctor", "report_file", "terminal"},
     "compiled": {"ahead", "config", "engine", "report"},
     "__init__": {"compiled", "config", "hosts", "report"},
-    "hosts": {"ahead", "capture", "compiled", "config", "engine", "report", "runtime"},
+    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "report", "runtime"},
 }
 
 

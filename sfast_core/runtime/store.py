@@ -22,6 +22,10 @@ class WeightsElsewhere(Exception):
     """A weight isn't on the device that the program runs on: the host has moved it for now."""
 
 
+class WeightsReshaped(Exception):
+    """A weight has another shape than the program was made for: a patch has put another one in its place."""
+
+
 class Bound:
     """Weights resolved once: their addresses in the order of the sources, and the means to tell whether they still are the module's.
 

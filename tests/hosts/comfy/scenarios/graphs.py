@@ -11,20 +11,7 @@ from typing import Any
 import comfy.model_management as management
 import torch
 from driver import assert_close, assert_differs, calls, fast_compile, load, report_of, sample
-from scenario_tools import MB, fake_graphs, lora
-
-
-def _replaying(family: str) -> tuple[Any, Any, Any]:
-    """A model, its fast clone, and the graphs, with one captured."""
-    model = load(family)
-    fast, graphs = fast_compile.apply(model), fake_graphs()
-    sample(fast)
-    (state,) = fast_compile.states()
-    state.engine._graphs = graphs
-    for variant in state.engine._variants.values():
-        object.__setattr__(variant.program, "capturable", None)
-    sample(fast)
-    return model, fast, graphs
+from scenario_tools import MB, lora, replaying
 
 
 def _assert_replayed(model: Any, before: Any) -> None:
@@ -33,7 +20,7 @@ def _assert_replayed(model: Any, before: Any) -> None:
 
 
 def scenario_replayed() -> None:
-    model, fast, graphs = _replaying("sd15")
+    model, fast, graphs = replaying("sd15")
     before = calls(model)
     got = sample(fast, steps=3)
     _assert_replayed(model, before)
@@ -44,7 +31,7 @@ def scenario_replayed() -> None:
 
 def scenario_a_lora_under_a_graph() -> None:
     """Replaced weights are laid out anew where the graph reads them, or it is captured again: never a stale picture."""
-    model, fast, _ = _replaying("sd15")
+    model, fast, _ = replaying("sd15")
     twin = load("sd15")
     plain = sample(fast)
     for strength in (1.0, 0.4, None, 1.0):
@@ -60,7 +47,7 @@ def scenario_a_lora_under_a_graph() -> None:
 
 
 def scenario_the_host_takes_graphs_away() -> None:
-    model, fast, graphs = _replaying("sd3")
+    model, fast, graphs = replaying("sd3")
     expected = sample(fast)
     assert len(management.current_loaded_models) == 2, "the model and its graphs"
     management.unload_all_models()
@@ -78,7 +65,7 @@ def scenario_the_host_takes_graphs_away() -> None:
 
 
 def scenario_a_plain_call_gives_the_graphs_back() -> None:
-    model, fast, graphs = _replaying("sd3")
+    model, fast, graphs = replaying("sd3")
     expected = sample(fast)
     sample(model)
     assert graphs.bytes == 0 and report_of(model).graph_bytes == 0
@@ -90,7 +77,7 @@ def scenario_graphs_go_with_the_model() -> None:
     gc.collect()
     gc.disable()
     try:
-        model, fast, graphs = _replaying("sd3")
+        model, fast, graphs = replaying("sd3")
         assert graphs.bytes
         del model, fast
         management.cleanup_models()

@@ -1,0 +1,58 @@
+"""What a reason for running as before means, and what the user can do about it: in the log, the report and on the badge."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Advice(NamedTuple):
+    """For every reason that holds ``words``."""
+
+    words: str
+    means: str
+    do: str
+
+
+_TAKE_IT_OUT = "take that node out where you don't need it; calls without it stay fast"
+_TURN_IT_OFF = "turn it off where you don't need it; pictures without it are fast"
+_MAKE_ROOM = "free GPU memory, so that the whole model fits: a smaller one, or fewer at once"
+_NOTHING = "nothing: pictures are right, and this call is as fast as it was"
+_REPORT = "please report it, with the text of the report"
+
+#: The first that matches counts. ``docs/troubleshooting.md`` has the same table; a test compares them.
+ADVICE = (
+    Advice("which isn't a CUDA device", "The model is on the CPU.", "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`"),
+    Advice("another extension", "Another of the webui's extensions works inside the model.", _TURN_IT_OFF),
+    Advice("a hypernetwork is in use", "It computes inside the layers.", _TURN_IT_OFF),
+    Advice("token merging is on", "A setting of the webui's that works inside the layers.", _TURN_IT_OFF),
+    Advice("Hypertile is on", "Likewise, and at random.", _TURN_IT_OFF),
+    Advice("computes LoRAs in each layer", "A setting of A1111's: LoRAs don't go into the weights.", _TURN_IT_OFF),
+    Advice("'online' LoRAs", "Forge merges LoRAs at each call.", "choose a setting of 'Diffusion in Low Bits' without 'fp16 LoRA'"),
+    Advice("--lowvram moves", "Its weights aren't where a fused program could read them.", "start with --medvram, if the GPU bears it"),
+    Advice("is selected in the setting 'SD Unet'", "That UNet isn't this one.", "choose None there"),
+    Advice("it is no CLIP", "A text encoder whose prompts differ in length.", _NOTHING),
+    Advice("patches the model", "FreeU, PAG, IP-Adapter and the like work inside the model; the name in brackets says who.", _TAKE_IT_OUT),
+    Advice("puts a function into the model's options", "Another node replaces a part of the computation for the call.", _TAKE_IT_OUT),
+    Advice("injects code into it", "Another node injects modules, as AnimateDiff does.", _TAKE_IT_OUT),
+    Advice("another node replaces", "Another node replaces methods or parts of the model.", _TAKE_IT_OUT),
+    Advice("another node wraps its forward", "Another node's code would run inside the trace.", _TAKE_IT_OUT),
+    Advice("torch.compile is applied to it too", "Both accelerate the same model.", "use one of the two"),
+    Advice("compute their weights at each call", "A LoRA on a model that is only partly on the GPU, or weights that a node wraps.", _MAKE_ROOM),
+    Advice("dynamic VRAM", "A part of the model is not on the GPU just now.", _MAKE_ROOM),
+    Advice(", not on ", "A weight is not where the model runs: the host has moved a part of the model away.", _MAKE_ROOM),
+    Advice("out of memory", "Every graph was released first, and it was still too little.", _MAKE_ROOM),
+    Advice("gradients are being recorded", "The model is being trained, or called from a script.", "call it under torch.inference_mode()"),
+    Advice("its shapes keep changing", "A VAE or a text encoder sees ever new sizes.", "nothing: a size that comes again is traced"),
+    Advice("it computes in float32", "A VAE in float32.", "start ComfyUI with --bf16-vae, if the VAE's pictures bear it"),
+    Advice("not those of video and sound", "The VAE is not one of pictures.", _NOTHING),
+    Advice("an input is empty", "A batch of nothing.", _NOTHING),
+    Advice("a CUDA graph of its own", "Somebody else captures this very call.", _NOTHING),
+    Advice("it can't be traced", "The model does what a record can't hold, such as reading a value into Python.", _REPORT),
+    Advice("it can't be fused", "The fused program failed, or its result was further from eager's than rounding explains.", _REPORT),
+    Advice("the fused forward failed", "A kernel failed.", f"run `doctor`; {_REPORT}"),
+)
+
+
+def advice(reason: str) -> str:
+    """What the user can do about ``reason``, a clause without a full stop."""
+    return next((found.do for found in ADVICE if found.words in reason), _REPORT)

@@ -1,0 +1,60 @@
+"""What is told of the compiling and measuring of kernels while it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.choices import Choices
+from sfast_core.lowering import _counted
+from sfast_core.runtime.tuner import Job, Tuner
+from tests.fakes import FakeBackend
+
+CPU = torch.device("cpu")
+
+
+class Impl:
+    """Does nothing, or fails."""
+
+    def __init__(self, name: str, error: Exception | None = None) -> None:
+        self.name, self._error = name, error
+
+    def launch(self, x: torch.Tensor) -> torch.Tensor:
+        if self._error:
+            raise self._error
+        return x
+
+
+@pytest.fixture(autouse=True)
+def a_cpu_as_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+
+
+def _jobs(*lists: list[Any]) -> list[Job]:
+    return [Job(f"job {place}", impls, (torch.empty(2, 2, device="meta"),), {}) for place, impls in enumerate(lists)]
+
+
+def test_it_grows_to_one() -> None:
+    """Through compiling and measuring, each candidate twice, and never back."""
+    told: list[float] = []
+    jobs = _counted(_jobs([Impl("a"), Impl("b")], [Impl("a"), Impl("b"), Impl("c")]), told.append)
+    assert set(Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs)) <= {"a", "b", "c"}
+    assert sorted(told) == pytest.approx([step / 10 for step in range(1, 11)])
+
+
+def test_a_candidate_that_fails_counts_too() -> None:
+    told: list[float] = []
+    jobs = _counted(_jobs([Impl("a", ValueError("no")), Impl("b")]), told.append)
+    assert Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs) == ["b"]
+    assert max(told) == 0.5, "one that is alone isn't timed"
+
+
+def test_nobody_asks() -> None:
+    jobs = _jobs([Impl("a")])
+    before = jobs[0].impls
+    assert _counted(jobs, None)[0].impls is before
