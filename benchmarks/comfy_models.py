@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .random_weights import random_weights
+
 _SHARED = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320, "use_spatial_transformer": True, "legacy": False}
 UNETS: dict[str, dict[str, Any]] = {
     "SD1.5": {
@@ -45,20 +47,6 @@ UNETS: dict[str, dict[str, Any]] = {
 _LORA_LAYERS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "proj_in", "in_layers.2", "emb_layers.1")
 
 
-def _random(shapes: dict[str, torch.Tensor], device: torch.device, seed: int) -> dict[str, torch.Tensor]:
-    """Weights under which activations stay O(1), for the names and shapes of a state dict on the meta device; in float16, on the CPU."""
-    generator = torch.Generator(device).manual_seed(seed)
-    weights = {}
-    for key, parameter in shapes.items():
-        if parameter.dim() > 1:
-            drawn = torch.randn(parameter.shape, device=device, generator=generator) / parameter[0].numel() ** 0.5
-        else:
-            is_scale = key.endswith("weight")
-            drawn = torch.full(parameter.shape, float(is_scale), device=device)
-        weights[key] = drawn.half().cpu()
-    return weights
-
-
 def _unet(name: str) -> torch.nn.Module:
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
@@ -69,7 +57,7 @@ def _unet(name: str) -> torch.nn.Module:
 
 def checkpoint(name: str, device: torch.device) -> dict[str, torch.Tensor]:
     """A state dict that ComfyUI recognises, drawn on ``device``."""
-    return {f"model.diffusion_model.{key}": value for key, value in _random(_unet(name).state_dict(), device, 0).items()}
+    return {f"model.diffusion_model.{key}": value for key, value in random_weights(_unet(name).state_dict(), device, 0).items()}
 
 
 def conditioning(name: str, seed: int, tokens: int = 77, **options: Any) -> list[Any]:
@@ -106,4 +94,4 @@ def control_net(name: str, device: torch.device) -> Any:
 
     sizes = {key: value for key, value in {**_SHARED, **UNETS[name]}.items() if key not in ("out_channels", "transformer_depth_output")}
     model = comfy.cldm.cldm.ControlNet(**sizes, hint_channels=3, device="meta", operations=comfy.ops.disable_weight_init)
-    return comfy.controlnet.load_controlnet_state_dict(_random(model.state_dict(), device, 7))
+    return comfy.controlnet.load_controlnet_state_dict(random_weights(model.state_dict(), device, 7))

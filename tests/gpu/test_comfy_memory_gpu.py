@@ -1,0 +1,55 @@
+"""Each way in which ComfyUI manages memory, on a real GPU in a real ComfyUI: ``COMFYUI_PATH`` names its folder."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.host,
+    pytest.mark.skipif("COMFYUI_PATH" not in os.environ, reason="needs a ComfyUI: set COMFYUI_PATH to its folder"),
+]
+DRIVER = Path(__file__).resolve().parent / "comfy_memory.py"
+MODES = ("normal", "lowvram", "novram", "tight", "dynamic")
+SECONDS = 300
+
+
+@functools.cache
+def _found(mode: str) -> dict[str, Any]:
+    """What came of it, in a process of ComfyUI's own Python."""
+    python = os.environ.get("COMFYUI_PYTHON") or sys.executable
+    done = subprocess.run([python, str(DRIVER), mode], cwd=DRIVER.parent, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if missing := facts.get("missing"):
+        pytest.skip(missing)
+    return facts
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_pictures_are_the_plain_models(mode: str) -> None:
+    """Up to rounding, with and without a LoRA, and the same bits again when it is gone."""
+    found = _found(mode)
+    assert max(found["distances"]) < 2e-2, found
+    assert found["lora_acts"] > 5 * max(found["distances"]) and found["same_bits"], found
+    assert found["graph_bytes_unloaded"] == 0
+
+
+@pytest.mark.parametrize("mode", ["normal", "dynamic"])
+def test_a_resident_model_is_replayed(mode: str) -> None:
+    found = _found(mode)
+    assert found["calls"].get("replayed", 0) > found["calls"].get("eager", 0) + found["calls"].get("fused", 0), found
+
+
+@pytest.mark.parametrize("mode", ["novram", "tight"])
+def test_a_model_that_lies_partly_elsewhere_runs_and_says_why(mode: str) -> None:
+    found = _found(mode)
+    assert max(found["resident"]) < 0.9 and found["reasons"], found
