@@ -50,5 +50,5 @@ class FastCompileFreeMemory(io.ComfyNode):
         freed = release_graphs()
         send({"graphs": graph_bytes_by_model()})
         text = f"{freed / 2**20:.0f} MB of graphs freed ({freed:,} bytes)" if freed else "No graph was held: nothing to free."
-        log.info("Fast Compile: %s", text)
+        log.debug("Fast Compile: %s", text)  # the node shows it
         return io.NodeOutput(anything, ui=show(text))

@@ -29,8 +29,8 @@ class FastCompileSettings(io.ComfyNode):
                     min=0,
                     max=1_000_000,
                     tooltip=(
-                        "The most GPU memory, in MB, that captured graphs may hold; the least recently used go first. 0: a third of what is "
-                        "free when the first is captured. Too little for your resolutions, and graphs are captured again at each change "
+                        "The most GPU memory, in MB, that captured graphs may hold; the least recently used go first. 0: at each capture, a "
+                        "third of what is free then. Too little for your resolutions, and graphs are captured again at each change "
                         "(about 0.3 s each)."
                     ),
                 ),

@@ -23,7 +23,7 @@ class CompileConfig:
     """The call of one signature at which its graph is captured, 2 or more: the first call traces."""
 
     graph_budget_bytes: int | None = None
-    """The most GPU memory that captured graphs may hold. None: a third of what is free when the first one is captured."""
+    """The most GPU memory that captured graphs may hold. None: at each capture, what they hold and a third of what is free."""
 
     max_signatures: int = 64
     """How many input signatures are kept per module; the least recently used one goes first."""

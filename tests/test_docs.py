@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sfast_core.advice import ADVICE
 from sfast_core.config import CompileConfig
 from sfast_core.ops import NAMES
 from sfast_core.rewrite.pipeline import passes
@@ -73,6 +74,13 @@ def test_reasons_are_those_that_the_code_gives() -> None:
     rows = [row.strip("`") for row in _table("troubleshooting.md")]
     assert len(rows) > 12
     assert [row for row in rows if row not in sources] == []
+
+
+def test_advice_is_what_the_log_and_the_report_say() -> None:
+    """The table of reasons is the code's."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    rows = [f"| `{found.words}` | {found.means} | {found.do[0].upper()}{found.do[1:]}. |" for found in ADVICE]
+    assert "\n".join(rows) in text
 
 
 def test_the_page_about_ops_names_files_that_exist() -> None:

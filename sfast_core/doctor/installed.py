@@ -34,9 +34,9 @@ def examine_installed(target: Target) -> Iterator[Finding]:
     yield _library(
         "nvidia-cudnn-frontend",
         "cudnn",
-        PROBLEM,
+        PROBLEM if target.is_cuda else NOTE,
         "it makes a convolution and its bias one kernel",
-        "python install.py, in this pack's folder and with this Python; or pip install --no-deps nvidia-cudnn-frontend",
+        "python install.py, in this pack's folder and with this Python; or pip install --no-deps nvidia-cudnn-frontend" if target.is_cuda else None,
     )
     yield _library("xformers", "xformers", NOTE, "one of several ways to compute attention", None)
     reason = load.why_not(target.device) if target.is_cuda else "it is for a GPU"

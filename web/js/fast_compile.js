@@ -19,8 +19,6 @@ const RUNS = new Set([
 ]);
 const OTHERS = new Set(["FastCompileSettings", "FastCompileWarmUp", "FastCompileReport", "FastCompileFreeMemory"]);
 
-const LABELS = { tracing: "tracing", capturing: "capturing", fast: "fast", fused: "fused, no graph", eager: "fell back" };
-
 const told = new Map(); // by place of a node: what the server told of it, by model
 const graphs = new Map(); // by model: the bytes of its graphs
 const eagerRates = new Map(); // by model and shapes: steps per second without us, where a benchmark has measured them
@@ -57,6 +55,24 @@ function* nodesOf(graph) {
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 
+let words = {}; // by key, in the language that the editor is set to: locales/<language>/main.json
+
+const language = () => app.extensionManager?.setting?.get?.("Comfy.Locale") ?? app.ui.settings.getSettingValue("Comfy.Locale") ?? "en";
+
+async function loadWords() {
+  try {
+    const found = await (await api.fetchApi("/i18n")).json();
+    const [exact, broad] = [language(), language().split("-")[0]];
+    words = { ...found.en?.fastCompile, ...found[broad]?.fastCompile, ...found[exact]?.fastCompile };
+  } catch (error) {
+    console.warn(`Fast Compile: no translations: ${error.message}`); // the keys are English words
+  }
+  refreshAll();
+}
+
+/** The text of a key, with ``{name}`` replaced by the value of that name. */
+const say = (key, values = {}) => (words[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+
 const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20)} MB`;
 const sum = (numbers) => [...numbers].reduce((total, number) => total + number, 0);
 
@@ -66,19 +82,22 @@ const latest = (models) => [...(models?.values() ?? [])].at(-1);
 function speed(event) {
   if (!event.rate) return null;
   const eager = eagerRates.get(`${event.model} ${event.inputs}`);
-  const rate = `${event.rate.toFixed(event.rate < 10 ? 2 : 1)} it/s`;
-  return eager ? `${rate}, ${(event.rate / eager).toFixed(2)}x eager` : rate;
+  const rate = say("rate", { rate: event.rate.toFixed(event.rate < 10 ? 2 : 1) });
+  return eager ? `${rate}, ${say("times", { times: (event.rate / eager).toFixed(2) })}` : rate;
 }
 
-function words(node) {
-  if (!RUNS.has(typeOf(node))) return graphs.size ? `graphs ${megabytes(sum(graphs.values()))}` : "ready";
+function summary(node) {
+  if (!RUNS.has(typeOf(node))) return graphs.size ? say("graphs", { size: megabytes(sum(graphs.values())) }) : say("ready");
   const models = told.get(placeOf(node));
   const event = latest(models);
-  if (!event) return "ready";
-  const step = event.step ? ` ${event.step}/${event.steps}` : "";
+  if (!event) return say("ready");
+  const state = say(event.state) + (event.step ? ` ${event.step}/${event.steps}` : "");
+  const done = event.done ? `${Math.round(100 * event.done)}%` : null;
   const bytes = sum([...models.keys()].map((model) => graphs.get(model) ?? 0));
-  return [LABELS[event.state] + step, speed(event), bytes ? megabytes(bytes) : null].filter(Boolean).join(" · ");
+  return [state, done, speed(event), bytes ? megabytes(bytes) : null].filter(Boolean).join(" · ");
 }
+
+const reason = (event) => (event?.why ? say("because", { why: event.why, advice: event.advice }) : null);
 
 // ---- the badge ------------------------------------------------------------------------------------------------------
 
@@ -86,10 +105,16 @@ function refresh(node) {
   const badge = badgeOf(node);
   if (!badge) return;
   const event = latest(told.get(placeOf(node)));
-  badge.textContent = words(node);
+  badge.textContent = summary(node);
   badge.dataset.state = event?.state ?? "ready";
-  badge.title = event?.why ?? "Fast Compile: click for details";
-  badge.setAttribute("aria-label", `Fast Compile: ${badge.textContent}. Show details`);
+  badge.toggleAttribute("data-counted", Boolean(event?.done)); // how far it is is known: the bar stands still there
+  badge.style.setProperty("--fast-compile-done", event?.done ?? 0);
+  badge.title = reason(event) ?? say("hint");
+  badge.setAttribute("aria-label", say("label", { state: badge.textContent }));
+}
+
+function refreshAll() {
+  for (const each of nodesOf(rootGraph())) refresh(each);
 }
 
 function addBadge(node) {
@@ -122,7 +147,7 @@ function onStatus({ detail: event }) {
     models.delete(event.model); // the latest is the last
     told.set(place, models.set(event.model, event));
   }
-  for (const each of nodesOf(rootGraph())) refresh(each);
+  refreshAll();
 }
 
 // ---- the details ----------------------------------------------------------------------------------------------------
@@ -137,9 +162,9 @@ async function reportText(models) {
   const query = new URLSearchParams([["format", "text"], ...models.map((name) => ["name", name])]);
   try {
     const answer = await api.fetchApi(`${REPORT}?${query}`);
-    return answer.ok ? await answer.text() : `The server answered ${answer.status}.`;
+    return answer.ok ? await answer.text() : say("refused", { status: answer.status });
   } catch (error) {
-    return `The server can't be reached: ${error.message}`;
+    return say("unreachable", { error: error.message });
   }
 }
 
@@ -149,18 +174,18 @@ function showDetails(node) {
   const event = latest(models);
   const dialog = document.createElement("dialog");
   dialog.className = "fast-compile-details";
-  const title = element("h2", `Fast Compile: ${words(node)}`);
+  const title = element("h2", `Fast Compile: ${summary(node)}`);
   title.id = "fast-compile-title";
   dialog.setAttribute("aria-labelledby", title.id);
   dialog.append(title);
-  if (event?.why) dialog.append(element("p", `Runs as it was, because ${event.why}`));
+  if (reason(event)) dialog.append(element("p", reason(event)));
   if (event?.calls) {
     const calls = Object.entries(event.calls).map(([path, count]) => `${count} ${path}`);
-    dialog.append(element("p", `Calls of the last sampling: ${calls.join(", ")}`));
+    dialog.append(element("p", say("calls", { calls: calls.join(", ") })));
   }
   const text = element("pre", "…");
   text.tabIndex = 0; // so that the arrow keys scroll it
-  const close = element("button", "Close");
+  const close = element("button", say("close"));
   close.addEventListener("click", () => dialog.close());
   dialog.append(text, close);
   dialog.addEventListener("keydown", (key) => key.stopPropagation());
@@ -169,7 +194,7 @@ function showDetails(node) {
   document.body.append(dialog);
   dialog.showModal();
   close.focus();
-  if (RUNS.has(typeOf(node)) && !models) text.textContent = "Nothing has run through this node yet.";
+  if (RUNS.has(typeOf(node)) && !models) text.textContent = say("nothing");
   else reportText([...(models?.keys() ?? [])]).then((found) => (text.textContent = found));
 }
 
@@ -183,6 +208,8 @@ app.registerExtension({
     style.href = new URL("./fast_compile.css", import.meta.url).href;
     document.head.append(style);
     api.addEventListener(EVENT, onStatus);
+    app.ui.settings.addEventListener?.("Comfy.Locale.change", loadWords);
+    loadWords();
   },
   nodeCreated(node) {
     if (RUNS.has(typeOf(node)) || OTHERS.has(typeOf(node))) addBadge(node);

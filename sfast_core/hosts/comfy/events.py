@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 import weakref
 from collections import Counter
@@ -16,7 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ...advice import advice
 from ...engine import Engine
+from ...report import SignatureReport
 
 log = logging.getLogger("fast_compile")
 EVENT = "fast_compile.status"
@@ -39,15 +42,36 @@ def send(data: dict[str, Any]) -> None:
         log.debug("Fast Compile: an event couldn't be sent", exc_info=True)
 
 
-def executing_node() -> str | None:
-    """The id of the node that is being executed; None where there is none, or this ComfyUI doesn't tell."""
+def _executing() -> Any:
+    """What is being executed: ``prompt_id`` and ``node_id``; None where nothing is, or this ComfyUI doesn't tell."""
     try:
         from comfy_execution.utils import get_executing_context
 
-        context = get_executing_context()
+        return get_executing_context()
     except Exception:
         return None
+
+
+def executing_node() -> str | None:
+    """The id of the node that is being executed; None where there is none."""
+    context = _executing()
     return None if context is None else str(context.node_id)
+
+
+class LineAPrompt:
+    """Whether a line may be logged: one for each prompt. Outside prompts, all of them. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> bool:
+        prompt = getattr(_executing(), "prompt_id", None)
+        with self._lock:
+            if prompt is not None and prompt == self._last:
+                return False
+            self._last = prompt
+            return True
 
 
 def status_of_this_node() -> Status | None:
@@ -66,6 +90,7 @@ class _Run:
     replayed: int
     fused: int
     steps: int
+    signatures: dict[SignatureReport, int]  # the calls of each
     state: str | None = None
     fell_back: bool = False
     fast_calls: int = 0  # with another fast call just before
@@ -78,8 +103,9 @@ class Status:
 
     Args:
         node: its id in the prompt.
-        send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``step``, ``steps``, ``graph_bytes``, ``inputs``, ``calls`` by
-            path, ``rate`` in steps per second. What isn't known is None; the last two come at the end of a sampling.
+        send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``advice`` (what the user can do about it), ``step``,
+            ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, and at the end of a sampling ``inputs`` (the shapes, where
+            there was one signature), ``calls`` by path and ``rate`` in steps per second. What isn't known is None.
 
     Other events of this name are sent by nodes: ``graphs``, the bytes of all models' graphs by model; ``eager``, a ``rate`` that was
     measured without us, with its ``model`` and ``inputs``.
@@ -106,9 +132,12 @@ class Status:
         options = options or {}
         run = self._runs.get(engine) or self._begin(engine, options)
 
-        def ahead(what: str) -> None:
-            run.state = what
-            self._tell(engine, what, None, *_step(options))
+        step: tuple[int | None, int | None] | None = None
+
+        def ahead(what: str, done: float) -> None:
+            nonlocal step
+            run.state, step = what, step or _step(options)
+            self._tell(engine, what, None, *step, done=done)
 
         engine.observer = ahead
         try:
@@ -135,12 +164,14 @@ class Status:
             if always:
                 self._sent = None
             state = EAGER if 2 * eager > calls.total() else FAST if calls["replayed"] else FUSED
-            self._tell(engine, state, why, calls=dict(calls), rate=None if interrupted else _rate(run, calls.total()))
+            rate = None if interrupted else _rate(run, calls.total())
+            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run))
 
     def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
         calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
         steps = max(0, len(sigmas) - 1) if sigmas is not None else 0
-        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps)
+        signatures = {signature: signature.calls for signature in engine.report.signatures}
+        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps, signatures)
         self._runs[engine] = run
         return run
 
@@ -167,14 +198,24 @@ class Status:
             run.fast_at = None
         run.eager, run.replayed, run.fused = eager, replayed, fused
 
-    def _tell(self, engine: Engine, state: str, why: str | None, step: int | None = None, steps: int | None = None, **more: Any) -> None:
+    def _tell(
+        self,
+        engine: Engine,
+        state: str,
+        why: str | None,
+        step: int | None = None,
+        steps: int | None = None,
+        done: float | None = None,
+        **more: Any,
+    ) -> None:
         try:
             report = engine.report
-            data = {"node": self.node, "state": state, "model": report.name, "why": why, "step": step, "steps": steps}
-            data |= {"graph_bytes": report.graph_bytes, "inputs": _inputs(engine)}
+            data: dict[str, Any] = {"node": self.node, "state": state, "model": report.name, "why": why}
+            data["advice"] = advice(why) if why else None
+            data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
                 self._sent = data
-                self._send({**data, "calls": None, "rate": None, **more})
+                self._send({**data, "inputs": None, "calls": None, "rate": None, **more})
         except Exception:  # the sampling goes on
             log.debug("Fast Compile: a status couldn't be told", exc_info=True)
 
@@ -192,10 +233,10 @@ def _step(options: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return min(distances.index(min(distances)) + 1, steps), steps
 
 
-def _inputs(engine: Engine) -> str | None:
-    """The shapes that it runs with, where there is only one signature."""
-    signatures = engine.report.signatures
-    return signatures[0].inputs if len(signatures) == 1 else None
+def _inputs(engine: Engine, run: _Run) -> str | None:
+    """The shapes that the sampling ran with, where they were the same at each call."""
+    used = [signature.inputs for signature in engine.report.signatures if signature.calls != run.signatures.get(signature, 0)]
+    return used[0] if len(used) == 1 else None
 
 
 def _why(engine: Engine, run: _Run) -> str | None:

@@ -80,7 +80,7 @@ def _patcher_class() -> Any:
             try:
                 return int(release(graphs)) if graphs is not None else 0
             except Exception:
-                log.warning("Fast Compile: couldn't release graphs for ComfyUI", exc_info=True)
+                log.warning("Fast Compile: graphs couldn't be released for ComfyUI, which frees other memory; please report it", exc_info=True)
                 return 0
 
     return GraphsPatcher

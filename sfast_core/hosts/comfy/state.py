@@ -18,6 +18,7 @@ from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ..shield import of_host, shielded
 from .dynamic import DynamicStore
+from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
@@ -71,7 +72,7 @@ class HookedState:
                 try:
                     self._install(model)
                 except Exception:  # then it runs as it was
-                    log.warning("Fast Compile: %s can't be hooked", self.engine.report.name, exc_info=True)
+                    log.warning("Fast Compile: %s can't be hooked and runs as it was; please report it", self.engine.report.name, exc_info=True)
         try:
             yield
         finally:
@@ -187,8 +188,15 @@ class ModelState(HookedState):
         return why_left_alone(model, options_of(args, kwargs))
 
 
+#: One for all models: a picture that several of them make gets one line.
+_LINE = LineAPrompt()
+
+
 def engine_of(owner: torch.nn.Module, model: torch.nn.Module, name: str, config: CompileConfig, dynamic: bool) -> Engine:
     """The engine of ``model``, which is ``owner`` or below it. ``dynamic``: the host loads it by dynamic VRAM."""
     if dynamic:
-        return Engine(model, name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner))
-    return Engine(model, name, config, casting_leaves)
+        engine = Engine(model, name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner))
+    else:
+        engine = Engine(model, name, config, casting_leaves)
+    engine.may_say = _LINE
+    return engine

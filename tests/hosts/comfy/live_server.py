@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +35,35 @@ def free_port() -> int:
 
 
 class LiveServer:
-    """``main.py --cpu`` over a base folder of its own, which gets this pack as a link and keeps the log."""
+    """``main.py --cpu`` over a base folder of its own, which gets this pack as a link and keeps the log.
 
-    def __init__(self, base: Path, comfyui: Path, python: str, pack: Path, link_name: str = "fast-compile", front_end: bool = False) -> None:
+    Args:
+        base: the folder.
+        comfyui: where ``main.py`` is.
+        python: that runs it.
+        packs: of nodes, by the name of their link.
+        front_end: whether to serve ComfyUI's.
+        environment: variables to set, besides this process's.
+    """
+
+    def __init__(
+        self, base: Path, comfyui: Path, python: str, packs: Mapping[str, Path], front_end: bool = False, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.base = base
         for folder in ("models/checkpoints", "custom_nodes", "input", "output", "temp", "user", "front"):
             (base / folder).mkdir(parents=True, exist_ok=True)
         (base / "front" / "index.html").touch()  # what is served without a front end
-        (base / "custom_nodes" / link_name).symlink_to(pack, target_is_directory=True)
+        for name, pack in packs.items():
+            (base / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
         self.log = base / "server.log"
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         options = f"--cpu --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
         options += f" --base-directory {base} --database-url sqlite:///:memory:"
         options += "" if front_end else f" --front-end-root {base / 'front'}"
-        environment = {**os.environ, "FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        variables = {**os.environ, "FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                [python, "main.py", *options.split()], cwd=comfyui, env=environment, stdout=log, stderr=subprocess.STDOUT
+                [python, "main.py", *options.split()], cwd=comfyui, env=variables, stdout=log, stderr=subprocess.STDOUT
             )
 
     def wait(self, seconds: float = 180) -> None:
@@ -79,6 +93,17 @@ class LiveServer:
         with urllib.request.urlopen(request, timeout=60) as answer:
             found: bytes = answer.read()
             return found
+
+    def unload(self, seconds: float = 30) -> None:
+        """Take all models away, and wait until the report knows of none."""
+        self.post("/free", {"unload_models": True, "free_memory": True})
+        end = time.monotonic() + seconds
+        while self.get("/fast_compile/report")["modules"] and time.monotonic() < end:
+            time.sleep(0.2)
+
+    def lines(self) -> list[str]:
+        """What this pack has logged so far."""
+        return [line for line in self.log.read_text("utf-8", "replace").splitlines() if "Fast Compile" in line]
 
     def run(self, prompt: dict[str, Any], seconds: float = 300) -> list[bytes]:
         """Queue an API-format workflow, wait for it, and fetch its pictures. Raises as :meth:`outputs`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,99 +15,19 @@ from typing import Any
 
 import pytest
 
+from tests.hosts.comfy.editor import BADGE, ROOT, Editor
 from tests.hosts.comfy.live_server import LiveServer
+from tests.hosts.comfy.test_server_nodes import benchmark, free_memory
+from tests.hosts.comfy.workflow import txt2img
 
 pytestmark = pytest.mark.host
-ROOT = Path(__file__).resolve().parents[3]
-#: What the editor is told before the page opens: no tour, no workflow templates.
-SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Minimap.Visible": False, "Comfy.Graph.CanvasInfo": False}
-SMALL: dict[str, dict[int, Any]] = {"CheckpointLoaderSimple": {0: "tiny-sd15.safetensors"}, "EmptyLatentImage": {0: 64, 1: 64}, "KSampler": {2: 6}}
-SMALL["FastCompileBenchmark"] = {0: 64, 1: 64, 3: 4, 7: 1}  # width, height, steps, rounds
-BADGE = ".fast-compile-badge"
-#: Each text that the badge shows from now on.
-WATCH = """() => {
-  window.seen = [];
-  const badge = document.querySelector(".fast-compile-badge");
-  new MutationObserver(() => window.seen.push(badge.textContent)).observe(badge, { childList: true, subtree: true });
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium: the system's, or Playwright's own."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with api.sync_playwright() as playwright:
-        try:
-            chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"needs a Chromium: playwright install chromium ({str(error).splitlines()[0]})")
-        yield chromium
-        chromium.close()
-
-
-class Editor:
-    """A page with the editor.
-
-    Attributes:
-        page: Playwright's.
-        errors: of scripts since the page was ready, which must be none.
-    """
-
-    def __init__(self, browser: Any, server: LiveServer, **settings: Any) -> None:
-        for name, value in {**SETTINGS, "Comfy.VueNodes.Enabled": False, "Comfy.ColorPalette": "dark", **settings}.items():
-            server.post(f"/api/settings/{name}", value)
-        self.page = browser.new_page(viewport={"width": 1280, "height": 800})
-        self.errors: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
-        self.page.on("console", lambda message: self.errors.append(message.text) if "fast_compile" in message.text else None)
-        self.page.goto(server.url)
-        self.page.wait_for_function("window.app?.extensions?.some((each) => each.name === 'fast_compile.badges')", timeout=60_000)
-        self.page.wait_for_function("window.app.graph?.nodes !== undefined && window.app.extensionManager?.workflow?.activeWorkflow")
-        self.page.wait_for_timeout(1500)  # it loads the workflow of last time
-        self.errors = [error for error in self.errors if "fast_compile" in error]  # without those of the front end's own start
-
-    def load(self, name: str) -> None:
-        """Open an example workflow, with the small models and sizes."""
-        workflow = json.loads((ROOT / "example_workflows" / f"{name}.json").read_text())
-        for node in workflow["nodes"]:
-            for place, value in SMALL.get(node["type"], {}).items():
-                node["widgets_values"][place] = value
-        self.page.evaluate("(workflow) => window.app.loadGraphData(workflow)", workflow)
-        self.page.wait_for_function("() => window.app.graph.nodes.some((node) => node.type === 'ApplyFastCompile' && node.widgets?.length === 3)")
-        self.page.wait_for_timeout(500)
-
-    def version(self) -> tuple[int, ...]:
-        """The front end's, major and minor."""
-        return tuple(map(int, self.page.evaluate("window.__COMFYUI_FRONTEND_VERSION__").split(".")[:2]))
-
-    def queue(self) -> list[str]:
-        """Run the workflow; gives what the badge showed meanwhile."""
-        self.page.evaluate(WATCH)
-        self.page.evaluate("() => window.app.queuePrompt(0)")
-        self.page.wait_for_function("() => window.seen.at(-1)?.includes('it/s')", timeout=120_000)
-        found: list[str] = self.page.evaluate("window.seen")
-        return found
-
-    def close(self) -> None:
-        """Leave the page; it must have had no error."""
-        self.page.close()
-        assert not self.errors
-
-
-@pytest.fixture(scope="module", autouse=True)
-def as_it_was(server: LiveServer) -> Iterator[None]:
-    """The server's other tests find no model of ours, whose calls they would count."""
-    yield
-    server.post("/free", {"unload_models": True, "free_memory": True})
-    time.sleep(2)  # the queue's thread looks for it once a second
+EXAMPLES = sorted(file.stem for file in (ROOT / "example_workflows").glob("*.json"))
+DETAILS = "dialog.fast-compile-details"
 
 
 @pytest.fixture
-def editor(browser: Any, server: LiveServer, front_end: bool) -> Iterator[Editor]:
+def editor(browser: Any, server: LiveServer) -> Iterator[Editor]:
     """The editor on its canvas."""
-    if not front_end:
-        pytest.skip("needs ComfyUI's front end: pip install comfyui-frontend-package")
     found = Editor(browser, server)
     yield found
     found.close()
@@ -141,7 +61,7 @@ def test_a_badge_while_a_prompt_runs(editor: Editor) -> None:
     _screenshot(page, "comfyui-badge.png", {"x": 110, "y": 110, "width": 900, "height": 400})
     _tab_to(page, badge)
     page.keyboard.press("Enter")
-    dialog = page.locator("dialog.fast-compile-details")
+    dialog = page.locator(DETAILS)
     dialog.get_by_text("SD15 on cpu").wait_for()
     assert "Calls of the last sampling: 1 traced, 5 fused" in dialog.inner_text()
     _screenshot(page, "comfyui-details.png", {"x": 150, "y": 90, "width": 980, "height": 620})
@@ -158,6 +78,97 @@ def test_a_benchmark(editor: Editor) -> None:
     editor.load("benchmark")
     editor.page.evaluate("() => window.app.queuePrompt(0)")
     editor.page.locator(BADGE).filter(has_text="x eager").wait_for(timeout=120_000)
+
+
+def test_what_the_badge_says_of_graphs(browser: Any, capturing: LiveServer) -> None:
+    """Capturing, replays at so many steps a second, the graph's memory; against eager once that was measured; and memory that is freed."""
+    editor = Editor(browser, capturing)
+    editor.load("sd15_txt2img")
+    badge, dialog = editor.page.locator(BADGE), editor.page.locator(DETAILS)
+    seen = editor.queue()
+    assert seen[0] == "tracing 1/6" and "capturing 2/6" in seen and "fast · 100 MB" in seen, seen
+    assert re.fullmatch(r"fast · [\d.]+ it/s · 100 MB", seen[-1]), seen
+    badge.click()
+    dialog.get_by_text("graph: 100 MB").wait_for()
+    assert "Calls of the last sampling: 1 traced, 5 replayed" in dialog.inner_text()
+    editor.page.keyboard.press("Escape")
+    capturing.outputs(benchmark(width=64, height=64, steps=4))
+    editor.queue(again=True)
+    assert re.fullmatch(r"fast · [\d.]+ it/s, [\d.]+x eager · 100 MB", badge.inner_text()), badge.inner_text()
+    capturing.outputs(free_memory(txt2img("tiny-sd15.safetensors", {}, seed=131)))
+    assert "MB" not in badge.inner_text(), badge.inner_text()
+    editor.close()
+
+
+def test_the_badge_shows_how_far_a_trace_is(editor: Editor) -> None:
+    """As long as what is done, once something is; before that it wanders."""
+    editor.load("sd15_txt2img")
+    (number,) = editor.page.evaluate("() => app.graph.nodes.filter((node) => node.type === 'ApplyFastCompile').map((node) => node.id)")
+    badge = editor.page.locator(BADGE)
+    event = {"node": str(number), "state": "tracing", "model": "SD15", "step": 1, "steps": 20, "graph_bytes": 0}
+    looks = "(badge) => { const style = getComputedStyle(badge); return [style.animationName, style.backgroundSize]; }"
+    told = []
+    for done in (0.0, 0.37):
+        editor.page.evaluate("(detail) => app.api.dispatchCustomEvent('fast_compile.status', detail)", {**event, "done": done})
+        told.append((badge.inner_text(), badge.evaluate(looks)))
+    assert told[0] == ("tracing 1/20", ["fast-compile-wander", "30% 2px"]), told
+    assert told[1][0] == "tracing 1/20 · 37%" and told[1][1][0] == "none" and "37%" in told[1][1][1].replace("0.37 * 100%", "37%"), told
+
+
+def test_the_badge_without_a_gpu(browser: Any, bare: LiveServer) -> None:
+    """A shared workflow runs; the badge says that it is not faster, why, and what one can do."""
+    editor = Editor(browser, bare)
+    editor.load("sd15_txt2img")
+    editor.page.evaluate("() => window.app.queuePrompt(0)")
+    badge, dialog = editor.page.locator(BADGE), editor.page.locator(DETAILS)
+    badge.filter(has_text="fell back").wait_for(timeout=120_000)
+    badge.click()
+    text = dialog.locator("p").first.inner_text()
+    assert "which isn't a CUDA device" in text and "nothing is faster without an NVIDIA GPU" in text, text
+    editor.close()
+
+
+def test_the_badge_in_another_language(browser: Any, server: LiveServer, editor: Editor) -> None:
+    """That of the editor's own setting, in the badge and in the details; one that isn't translated falls back to English."""
+    for locale, word in (("zh", "就绪"), ("fr", "ready")):
+        other = Editor(browser, server, **{"Comfy.Locale": locale})
+        try:
+            other.load("sd15_txt2img")
+            badge = other.page.locator(BADGE)
+            badge.filter(has_text=word).wait_for(timeout=10_000)
+            badge.click()
+            other.page.locator(DETAILS).get_by_role("button", name="关闭" if locale == "zh" else "Close").click()
+        finally:
+            server.post("/api/settings/Comfy.Locale", "en")
+        other.close()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_opens(editor: Editor, name: str) -> None:
+    """As the template browser opens it: every node is known, nothing is reported missing, and each of ours has its badge."""
+    editor.load(name)
+    editor.page.wait_for_timeout(1000)
+    kinds = editor.page.evaluate("() => app.graph.nodes.map((node) => [node.type, node.type in LiteGraph.registered_node_types])")
+    workflow = json.loads((ROOT / "example_workflows" / f"{name}.json").read_text())
+    assert sorted(kind for kind, _ in kinds) == sorted(node["type"] for node in workflow["nodes"]) and all(known for _, known in kinds), kinds
+    assert not _missing(editor.page), _missing(editor.page)
+    assert editor.page.locator(BADGE).count() == sum("FastCompile" in kind for kind, _ in kinds)
+
+
+def test_a_node_that_is_missing_would_be_seen(editor: Editor) -> None:
+    """What the test above looks for does appear."""
+    workflow = json.loads((ROOT / "example_workflows" / "sd15_txt2img.json").read_text().replace("ApplyFastCompile", "NoSuchNode"))
+    editor.page.evaluate("(workflow) => app.loadGraphData(workflow)", workflow)
+    end = time.monotonic() + 15
+    while not _missing(editor.page) and time.monotonic() < end:
+        editor.page.wait_for_timeout(200)
+    assert _missing(editor.page), editor.page.locator("body").inner_text()
+
+
+def _missing(page: Any) -> list[str]:
+    """Lines of the page that speak of something missing, in the words of any front end."""
+    words = ("missing", "nosuchnode", "error found", "errors found")
+    return [line for line in page.locator("body").inner_text().splitlines() if any(word in line.lower() for word in words)]
 
 
 def test_a_saved_workflow_stays_as_it_was(editor: Editor) -> None:
@@ -195,7 +206,7 @@ def test_the_theme_and_vue_nodes(browser: Any, server: LiveServer, editor: Edito
             return
         colours.append(other.page.locator(BADGE).evaluate("(badge) => getComputedStyle(badge).color"))
         other.page.locator(BADGE).click()
-        other.page.locator("dialog.fast-compile-details").wait_for()
+        other.page.locator(DETAILS).wait_for()
         other.page.keyboard.press("Escape")
         other.close()
     assert colours[0] != colours[1] and colours[0] == colours[2], colours

@@ -65,9 +65,24 @@ def test_a_sampling(graphs: DeviceGraphs) -> None:
     assert found[0]["steps"] == 4 and found[0]["graph_bytes"] == 0 and found[-1]["graph_bytes"] == graphs.bytes > 0
     assert found[-1]["calls"] == {"traced": 1, "replayed": 3} and found[-1]["rate"] > 0 and "float32" in found[-1]["inputs"]
     assert handle.engine.observer is None
+    assert found[0]["done"] == 0.0 and found[-1]["done"] is None
     found.clear()
     sampled(status, handle)
     assert states(found) == [(FAST, None)] and found[0]["calls"] == {"replayed": 4}, "nothing changed but the counts"
+
+
+def test_the_shapes_of_a_sampling(graphs: DeviceGraphs) -> None:
+    """Those that it ran with, whatever other sizes the model knows: a benchmark's eager rate is found by them."""
+    found: list[dict[str, Any]] = []
+    status, handle = Status("8", found.append), compiled()
+    told = []
+    for size in (8, 16, 8):
+        sampled(status, handle, call=lambda size=size: handle(*UNet.inputs(size=size)))  # type: ignore[misc]
+        told.append(found[-1]["inputs"])
+    assert told[0] == told[2] != told[1] and all(told) and "[2, 4, 16, 16]" in told[1]
+    turns = iter([8, 16, 8, 16])
+    sampled(status, handle, call=lambda: handle(*UNet.inputs(size=next(turns))))
+    assert found[-1]["inputs"] is None, "one rate for two"
 
 
 def test_without_graphs() -> None:
@@ -91,7 +106,7 @@ def test_falling_back() -> None:
 
     sampled(status, handle, call=call)
     assert states(found) == [(EAGER, None), ("tracing", 2), (FUSED, None)], "half of it ran fused in the end"
-    assert found[0]["why"] == found[-1]["why"] == "a reason" and found[-1]["calls"] == {"eager": 2, "traced": 1, "fused": 1}
+    assert found[0]["why"] == found[-1]["why"] == "a reason" and "report it" in found[0]["advice"] and found[-1]["calls"] == {"eager": 2, "traced": 1, "fused": 1}
 
 
 def test_an_interrupted_sampling_has_no_rate() -> None:
@@ -165,6 +180,18 @@ def test_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.sent == [(events.EVENT, {"node": "8"}, "somebody")]
     module.PromptServer.instance = types.SimpleNamespace()
     events.send({"node": "8"})
+
+
+def test_one_line_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside prompts there is no limit."""
+    context = types.SimpleNamespace(prompt_id="1", node_id="8")
+    monkeypatch.setattr(events, "_executing", lambda: context)
+    may_say = events.LineAPrompt()
+    assert [may_say(), may_say()] == [True, False]
+    context.prompt_id = "2"
+    assert [may_say(), may_say()] == [True, False]
+    context = None  # type: ignore[assignment]
+    assert [may_say(), may_say()] == [True, True]
 
 
 @pytest.mark.parametrize("context, node", [(types.SimpleNamespace(node_id=8), "8"), (None, None)])

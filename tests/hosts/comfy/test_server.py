@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hosts.comfy.live_server import LiveServer, Rejected
+from tests.hosts.comfy.promised import NODES, inputs_of
 from tests.hosts.comfy.workflow import txt2img
 
 pytestmark = pytest.mark.host
@@ -29,6 +31,17 @@ def _assert_same_picture(mine: list[bytes], theirs: list[bytes]) -> None:
     assert abs(a - b).max() <= 1, f"{abs(a - b).max()} of 255 apart"
 
 
+def everything(seed: int) -> dict[str, Any]:
+    """A prompt whose model, text encoder and VAE all go through the pack."""
+    prompt = txt2img(SD15, {}, seed=seed)
+    for number, kind, name, source in (("30", "VAE", "vae", ["1", 2]), ("31", "CLIP", "clip", ["1", 1])):
+        prompt[number] = {"class_type": f"ApplyFastCompile{kind}", "inputs": {name: source, "enabled": True, "cuda_graphs": True}}
+    prompt["6"]["inputs"]["vae"] = ["30", 0]
+    prompt["2"]["inputs"]["clip"] = prompt["3"]["inputs"]["clip"] = ["31", 0]
+    prompt["2"]["inputs"]["text"] = f"a photo of a cat, {seed}"
+    return prompt
+
+
 def _module(server: LiveServer, name: str) -> dict[str, Any]:
     found = [module for module in server.get("/fast_compile/report")["modules"] if module["name"] == name]
     assert len(found) == 1, found
@@ -41,21 +54,22 @@ def test_the_pack_loads(server: LiveServer) -> None:
     assert "IMPORT FAILED" not in log and "fast-compile" in log
 
 
-def test_what_the_editor_is_told(server: LiveServer) -> None:
-    """The ids, inputs and defaults that saved workflows rely on."""
-    apply, settings = (server.get(f"/object_info/{name}")[name] for name in ("ApplyFastCompile", "FastCompileSettings"))
-    assert list(apply["input"]["required"]) == ["model", "enabled", "cuda_graphs"] and list(apply["input"]["optional"]) == ["settings"]
-    assert apply["input"]["required"]["enabled"][1]["default"] is True and apply["input"]["required"]["cuda_graphs"][1]["default"] is True
-    assert apply["output"] == ["MODEL"] and apply["display_name"] == "Apply Fast Compile" and apply["output_node"] is False
-    defaults = {name: spec[1]["default"] for name, spec in settings["input"]["required"].items()}
-    assert defaults == {
-        "graph_memory_mb": 0, "capture_after": 2, "adopt_weights": True, "measure_impls": True, "disabled_rewrites": "",
-    }  # fmt: skip
-    assert settings["output"] == apply["input"]["optional"]["settings"][:1] == ["FAST_COMPILE_SETTINGS"]
+@pytest.mark.parametrize("name", NODES)
+def test_what_saved_workflows_rely_on(server: LiveServer, name: str) -> None:
+    """The editor is told the ids, inputs, defaults and outputs that are promised."""
+    node = server.get(f"/object_info/{name}")[name]
+    assert (node["display_name"], inputs_of(node["input"]), node["output"], node["output_node"]) == NODES[name]
+    assert node["category"] == "model/fast compile"
 
 
-def test_a_picture_with_and_without_the_node(server: LiveServer) -> None:
+def test_there_are_no_other_nodes(server: LiveServer) -> None:
+    """A new one is a promise too."""
+    assert {name for name, node in server.get("/object_info").items() if node["category"] == "model/fast compile"} == set(NODES)
+
+
+def test_a_picture_with_and_without_the_node(fresh: LiveServer) -> None:
     """The same up to a rounding of one in 255, and the report says that it ran fused."""
+    server = fresh
     plain = server.run(txt2img(SD15))
     traced = server.run(txt2img(SD15, {}))
     _assert_same_picture(traced, plain)
@@ -68,8 +82,9 @@ def test_a_picture_with_and_without_the_node(server: LiveServer) -> None:
     assert _module(server, "SD15")["calls"] == module["calls"]
 
 
-def test_settings(server: LiveServer) -> None:
+def test_settings(fresh: LiveServer) -> None:
     """They arrive, and a name that doesn't exist is refused before anything runs, with the input's name."""
+    server = fresh
     prompt = txt2img(SD15, {"settings": ["9", 0]}, seed=4)
     inputs = {"graph_memory_mb": 256, "capture_after": 3, "adopt_weights": False, "measure_impls": False, "disabled_rewrites": "pack_qkv"}
     prompt["9"] = {"class_type": "FastCompileSettings", "inputs": inputs}
@@ -82,6 +97,30 @@ def test_settings(server: LiveServer) -> None:
         server.run(prompt)
     (error,) = refusal.value.answer["node_errors"]["9"]["errors"]
     assert "disabled_rewrites" in error["details"] and "pack_kvq" in error["details"]
+
+
+def test_at_most_one_line_for_a_picture(bare: LiveServer) -> None:
+    """Where nothing is accelerated there are several reasons: each is logged once, with what one can do, and one a picture."""
+    counts = []
+    for seed in range(4):
+        bare.run(everything(seed))
+        counts.append(len(bare.lines()))
+    assert counts[0] == 1 and all(after - before <= 1 for before, after in pairwise(counts)), bare.lines()
+    assert len(set(bare.lines())) == counts[-1], bare.lines()
+    assert all("runs as it was" in line and "What you can do: " in line for line in bare.lines())
+
+
+def test_a_machine_without_gpu_and_triton(bare: LiveServer, server: LiveServer) -> None:
+    """A shared workflow gives the very picture that it gives without the pack, and the report says why nothing is faster."""
+    plain = txt2img(SD15, seed=9)
+    plain["2"]["inputs"]["text"] = everything(9)["2"]["inputs"]["text"]
+    assert (_pixels(bare.run(everything(9))) == _pixels(server.run(plain))).all()
+    report = bare.get("/fast_compile/report")
+    assert all(module["calls"] == {"eager": sum(module["reasons"].values())} for module in report["modules"]), report["modules"]
+    assert any("which isn't a CUDA device" in reason for module in report["modules"] for reason in module["reasons"])
+    text = bare.text("/fast_compile/report?format=text")
+    assert "what you can do: nothing is faster without an NVIDIA GPU" in text
+    assert "Triton is hidden" not in bare.log.read_text()
 
 
 def test_after_unloading(server: LiveServer) -> None:

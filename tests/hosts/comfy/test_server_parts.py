@@ -48,16 +48,6 @@ def _calls(server: LiveServer) -> dict[str, dict[str, int]]:
     return {module["name"]: module["calls"] for module in server.get("/fast_compile/report")["modules"]}
 
 
-@pytest.mark.parametrize("kind", ["VAE", "CLIP", "ControlNet"])
-def test_what_the_editor_is_told(server: LiveServer, kind: str) -> None:
-    """The ids, inputs and defaults that saved workflows rely on."""
-    node = server.get(f"/object_info/ApplyFastCompile{kind}")[f"ApplyFastCompile{kind}"]
-    name, of = {"VAE": ("vae", "VAE"), "CLIP": ("clip", "CLIP"), "ControlNet": ("control_net", "CONTROL_NET")}[kind]
-    assert list(node["input"]["required"]) == [name, "enabled", "cuda_graphs"] and list(node["input"]["optional"]) == ["settings"]
-    assert node["input"]["required"]["enabled"][1]["default"] is True and node["input"]["required"]["cuda_graphs"][1]["default"] is True
-    assert node["output"] == [of] and node["display_name"] == f"Apply Fast Compile ({kind})"
-
-
 def test_a_picture_with_everything_compiled(server: LiveServer) -> None:
     """The same up to a rounding of one in 255, twice; the report names each model, and none ran as it was."""
     for seed in (1, 2):

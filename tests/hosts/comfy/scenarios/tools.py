@@ -35,39 +35,6 @@ def _assert_picture(image: torch.Tensor) -> None:
     assert 0 <= image.min() and image.max() <= 1 and image.std() > 0.01
 
 
-def _promised(name: str) -> tuple[dict[str, Any], list[str], bool]:
-    """Inputs by name with type and default (choices: only that there are some), output types, and whether it ends a workflow."""
-    kind = _node(name)
-    inputs: dict[str, Any] = {}
-    for group in ("required", "optional"):
-        for key, (of, *more) in kind.INPUT_TYPES().get(group, {}).items():
-            default = more[0].get("default") if more else None
-            inputs[key] = (group, "COMBO" if isinstance(of, list) else of, default)
-    return inputs, list(kind.RETURN_TYPES), kind.GET_SCHEMA().is_output_node
-
-
-def scenario_what_these_nodes_promise() -> None:
-    """Ids, inputs and defaults: saved workflows rely on them."""
-    sampled = {
-        "model": ("required", "MODEL", None),
-        "positive": ("required", "CONDITIONING", None),
-        "negative": ("required", "CONDITIONING", None),
-    }
-    cfg = {"cfg": ("required", "FLOAT", 8.0)}
-    assert _promised("FastCompileReport") == ({"of": ("optional", "*", None), "after": ("optional", "*", None)}, ["STRING", "IMAGE"], True)
-    assert _promised("FastCompileFreeMemory") == ({"anything": ("required", "*", None)}, ["*"], True)
-    assert _promised("FastCompileWarmUp") == ({**sampled, "sizes": ("required", "STRING", "1024x1024"), **cfg}, ["MODEL"], False)
-    numbers = {"width": 1024, "height": 1024, "batch_size": 1, "steps": 20}
-    rest = {"sampler_name": ("required", "COMBO", "euler"), "scheduler": ("required", "COMBO", "normal"), "rounds": ("required", "INT", 3)}
-    inputs = {**sampled, **{name: ("required", "INT", value) for name, value in numbers.items()}, **cfg, **rest}
-    assert _promised("FastCompileBenchmark") == (inputs, ["IMAGE", "STRING"], True)
-    for name, widgets in (
-        ("FastCompileWarmUp", ["sizes", "cfg"]),
-        ("FastCompileBenchmark", ["width", "height", "batch_size", "steps", "cfg", "sampler_name", "scheduler", "rounds"]),
-    ):
-        assert [key for key in _promised(name)[0] if key not in sampled] == widgets, "saved workflows know widgets by their order"
-
-
 # -- the report ----------------------------------------------------------------------------------------------------------
 
 
