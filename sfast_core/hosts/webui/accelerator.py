@@ -1,4 +1,4 @@
-"""Which UNet is accelerated, from when to when. One object per loaded extension; the webui generates one picture at a time."""
+"""Which models are accelerated, from when to when. One object per loaded extension; the webui generates one picture at a time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from ...config import CompileConfig
 from ...report import Report, read_while_counting, versions
 from . import forge
 from .hooks import Hook
+from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
-from .state import UnetState
-from .surroundings import obstacle
+from .state import ModuleState, PartState, UnetState
+from .surroundings import obstacle, obstacle_below
 
 log = logging.getLogger("fast_compile")
 T = TypeVar("T")
 
 
 class Accelerator:
-    """The compiled states of the webui's UNets, and the hook on the one that is sampling. Nothing but ``read`` raises into the webui."""
+    """The compiled states of the webui's models, and the hooks on those in use. Nothing but ``read`` raises into the webui."""
 
     def __init__(self) -> None:
-        self._states: weakref.WeakKeyDictionary[torch.nn.Module, UnetState] = weakref.WeakKeyDictionary()
-        self._hook: Hook | None = None
-        self._config = CompileConfig()  # that the hook was put on with
+        self._states: weakref.WeakKeyDictionary[torch.nn.Module, ModuleState] = weakref.WeakKeyDictionary()
+        self._unet: Hook | None = None
+        self._parts: list[Hook] = []
+        self._wanted: frozenset[str] = frozenset()  # the parts
+        self._config = CompileConfig()  # that the hooks were put on with
         self._lock = threading.RLock()
 
     def begin(self, enabled: bool) -> None:
@@ -45,30 +48,61 @@ class Accelerator:
         else:
             self.free()
 
-    def attach(self, sd_model: Any, config: CompileConfig) -> None:
-        """A sampling begins: put the compiled forward under the UNet of ``sd_model``. Twice is the same as once.
+    def attach_parts(self, sd_model: Any, config: CompileConfig, wanted: frozenset[str]) -> None:
+        """For the rest of the generation put compiled forwards under VAE and text encoders. Parts that aren't wanted get back what they had.
 
-        With ``--medvram`` there are no graphs: they would hold memory where the UNet has made room, and be captured again each time.
+        Args:
+            sd_model: the webui's model.
+            config: how; the same for all parts.
+            wanted: which: ``parts.VAE``, ``parts.TEXT_ENCODER``.
         """
         try:
-            self.end()
-            if getattr(sd_model, "lowvram", False):
-                config = replace(config, cuda_graphs=False)
-            is_forge = hasattr(sd_model, "forge_objects")
-            unet = sd_model.forge_objects.unet.model.diffusion_model if is_forge else sd_model.model.diffusion_model
-            state = self._state(unet, config, _name(sd_model, unet))
+            self._remove_parts()
+            self._config, self._wanted = config, wanted
+            for switch, part in parts_of(sd_model):
+                if switch in wanted:
+                    self._attach_part(part, _on_this(sd_model, config))
+                elif (state := self._states.get(part.module)) is not None:
+                    state.restore()
+        except Exception as error:
+            log.warning("Fast Compile: VAE and text encoders run as before: %s: %s", type(error).__name__, error, exc_info=True)
+
+    def _attach_part(self, part: Part, config: CompileConfig) -> None:
+        state = self._state(part.module, config, lambda: PartState(part, config))
+        assert isinstance(state, PartState)
+        state.prepare_later(lambda module: part.left_alone or obstacle_below(module))
+        self._parts.append(Hook(part.module, state.call, part.method))
+
+    def attach(self, sd_model: Any, config: CompileConfig) -> None:
+        """A sampling begins: put the compiled forward under the UNet of ``sd_model``. Twice is the same as once."""
+        try:
+            self._remove_unet()
+            self._config = config
+            unet, is_forge = unet_of(sd_model), hasattr(sd_model, "forge_objects")
+            on_this = _on_this(sd_model, config)
+            state = self._state(unet, on_this, lambda: UnetState(unet, on_this, _name(sd_model, unet)))
             state.prepare(unet, obstacle(unet) or (forge.obstacle(sd_model) if is_forge else None))
             if is_forge:
                 forge.attach(sd_model, state.call)
             else:
-                self._hook, self._config = Hook(unet, state.call), config
+                self._unet = Hook(unet, state.call)
         except Exception as error:
             log.warning("Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True)
 
     def end(self) -> None:
-        """The generation has ended: the forward that was there is put back."""
-        hook, self._hook = self._hook, None
+        """The generation has ended: the forwards that were there are put back."""
+        self._remove_unet()
+        self._remove_parts()
+        self._wanted = frozenset()
+
+    def _remove_unet(self) -> None:
+        hook, self._unet = self._unet, None
         if hook is not None:
+            hook.remove()
+
+    def _remove_parts(self) -> None:
+        hooks, self._parts = self._parts, []
+        for hook in reversed(hooks):
             hook.remove()
 
     def before_decoding(self, latents: Any, dtype: torch.dtype | None = None) -> None:
@@ -90,26 +124,28 @@ class Accelerator:
                 log.warning("Fast Compile: %s couldn't get its plain weights back", state.engine.report.name, exc_info=True)
 
     def loaded(self, sd_model: Any) -> None:
-        """A checkpoint was loaded, perhaps into modules that were there. In the middle of a sampling it is the refiner: hook it too."""
+        """A checkpoint or a VAE was loaded, perhaps into modules that were there. In the middle of a generation it is hooked too."""
         self.drop()
-        if self._hook is not None:
+        if self._wanted:
+            self.attach_parts(sd_model, self._config, self._wanted)
+        if self._unet is not None:
             self.attach(sd_model, self._config)
 
     def drop(self) -> None:
-        """Forget everything about every UNet. A hook in use stays."""
+        """Forget everything about every model. A hook in use stays."""
         for state in self.states():
             try:
                 state.close()
             except Exception:
                 log.warning("Fast Compile: %s couldn't be left as it was", state.engine.report.name, exc_info=True)
 
-    def states(self) -> list[UnetState]:
-        """The compiled state of every UNet that is alive."""
+    def states(self) -> list[ModuleState]:
+        """The compiled state of every model that is alive, UNets first."""
         with self._lock:
-            return list(self._states.values())
+            return sorted(self._states.values(), key=lambda state: not isinstance(state, UnetState))
 
     def report(self) -> Report:
-        """What happened to every UNet that is alive."""
+        """What happened to every model that is alive."""
         states = self.states()
         for state in states:
             state.engine.forget_evicted()
@@ -119,15 +155,20 @@ class Accelerator:
         """The report in a form of its own, taken while another thread may be making a picture."""
         return read_while_counting(lambda: form(self.report()))
 
-    def _state(self, unet: torch.nn.Module, config: CompileConfig, name: str) -> UnetState:
+    def _state(self, module: torch.nn.Module, config: CompileConfig, make: Callable[[], ModuleState]) -> ModuleState:
         with self._lock:
-            before = self._states.get(unet)
+            before = self._states.get(module)
             if before is not None and before.config == config:
                 return before
             if before is not None:
                 before.close()
-            state = self._states[unet] = UnetState(unet, config, name)
+            state = self._states[module] = make()
             return state
+
+
+def _on_this(sd_model: Any, config: CompileConfig) -> CompileConfig:
+    """With ``--medvram`` there are no graphs: they would hold memory where a model has made room, and be captured again each time."""
+    return replace(config, cuda_graphs=False) if getattr(sd_model, "lowvram", False) else config
 
 
 def _name(sd_model: Any, unet: torch.nn.Module) -> str:

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .switches import SWITCHES
+
 
 @dataclass(frozen=True)
 class Arguments:
-    """``alwayson_scripts: {"Fast Compile": {"args": [enabled, cuda_graphs]}}``, or one object: ``[{"enabled": true}]``."""
+    """``alwayson_scripts: {"Fast Compile": {"args": [enabled, cuda_graphs, vae, text_encoder]}}``, or one object: ``[{"enabled": true}]``."""
 
     enabled: bool = False
     cuda_graphs: bool = True
+    vae: bool = True
+    text_encoder: bool = True
 
 
 def parse(values: tuple[Any, ...]) -> Arguments:
@@ -24,7 +28,7 @@ def parse(values: tuple[Any, ...]) -> Arguments:
     if values and isinstance(values[0], Mapping):
         named = dict(values[0])
     else:
-        named = dict(zip(("enabled", "cuda_graphs"), values, strict=False))
+        named = dict(zip((switch.name for switch in SWITCHES), values, strict=False))
     named = {name: value for name, value in named.items() if value is not None}  # None: another extension that fills arguments in
     for name, value in named.items():
         if name not in Arguments.__dataclass_fields__:

@@ -1,4 +1,4 @@
-"""A forward of our own on one module, put on and taken off again as if it had never been there."""
+"""A method of our own on one module, put on and taken off again as if it had never been there."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ Call = Callable[[torch.nn.Module, Callable[..., Any], "str | None", tuple[Any, .
 
 
 class Hook:
-    """An instance-level ``forward`` on a module. One hook serves one installation.
+    """An instance-level method, as a rule ``forward``, on a module. One hook serves one installation.
 
     Args:
-        module: whose forward is replaced. Held weakly.
-        call: gets the module, the forward that was there, why that one must not be traced (or None), and the call's arguments.
+        module: whose method is replaced. Held weakly.
+        call: gets the module, the method that was there, why that one must not be traced (or None), and the call's arguments.
+        attribute: the method's name.
     """
 
-    def __init__(self, module: torch.nn.Module, call: Call) -> None:
+    def __init__(self, module: torch.nn.Module, call: Call, attribute: str = "forward") -> None:
         self._module = weakref.ref(module)
-        self._before = module.__dict__.get("forward")
-        original = module.forward
-        foreign = None if _is_own(module, self._before) else f"another extension replaces its forward ({_name(self._before)})"
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return call(module, original, foreign, args, kwargs)
-
-        self._forward = weakref.ref(forward)  # it holds the module
-        module.__dict__["forward"] = forward
+        self._attribute = attribute
+        self._before = module.__dict__.get(attribute)
+        method = _Method(module, attribute, call)
+        self._method = weakref.ref(method)  # it holds the module
+        module.__dict__[attribute] = method
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -37,21 +34,53 @@ class Hook:
         return self._module()
 
     def remove(self) -> None:
-        """Put back the very forward that was there. Does nothing a second time, nor where somebody has replaced ours meanwhile."""
-        module, forward, before = self._module(), self._forward(), self._before
+        """Put back the very method that was there; does nothing a second time.
+
+        Where somebody has put another over ours meanwhile, that stays, and ours hands on what it is called with.
+        """
+        module, method, before = self._module(), self._method(), self._before
         self._before = None
-        if module is None or forward is None or module.__dict__.get("forward") is not forward:
+        if module is None or method is None:
+            return
+        method.call = None
+        if module.__dict__.get(self._attribute) is not method:
             return
         if before is None:
-            del module.__dict__["forward"]
+            del module.__dict__[self._attribute]
         else:
-            module.__dict__["forward"] = before
+            module.__dict__[self._attribute] = before
 
 
-def _is_own(module: torch.nn.Module, forward: Any) -> bool:
-    """Whether an instance-level forward is none, or just the class's own, as some extensions leave it behind."""
-    own = type(module).forward
-    return forward is None or (getattr(forward, "__self__", None) is module and getattr(forward, "__func__", None) is own)
+class _Method:
+    """What stands in a module's dict. Others may have kept it, and put it back when the hook is gone: then it is as what it replaced."""
+
+    def __init__(self, module: torch.nn.Module, attribute: str, call: Call) -> None:
+        self._module = module
+        self._original = getattr(module, attribute)
+        self.call: Call | None = call
+        self.foreign = _foreign(module, attribute)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.call is None:
+            return self._original(*args, **kwargs)
+        return self.call(self._module, self._original, self.foreign, args, kwargs)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """A copy of a module has what ours replaced."""
+        import copy
+
+        return copy.deepcopy(self._original, memo)
+
+
+def _foreign(module: torch.nn.Module, attribute: str) -> str | None:
+    """Why the method that a module has isn't its class's own, or None. Some extensions leave the class's own on the instance."""
+    there = module.__dict__.get(attribute)
+    if isinstance(there, _Method) and there.call is None:
+        return there.foreign
+    own = getattr(type(module), attribute)
+    if there is None or (getattr(there, "__self__", None) is module and getattr(there, "__func__", None) is own):
+        return None
+    return f"another extension replaces its {attribute} ({_name(there)})"
 
 
 def _name(function: Any) -> str:

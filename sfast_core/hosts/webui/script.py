@@ -12,12 +12,11 @@ from modules.ui_components import InputAccordion
 from . import settings
 from .accelerator import Accelerator
 from .arguments import parse
+from .parts import TEXT_ENCODER, VAE
 from .status import status_line
+from .switches import ENABLED, OTHERS, TITLE, Switch
 from .toggles import Toggles
 from .xyz import chosen
-
-TITLE = "Fast Compile"
-_GRAPHS_FIELD = "Fast Compile CUDA graphs"
 
 
 class FastCompileScript(scripts.Script):  # type: ignore[misc]
@@ -36,36 +35,35 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
 
     def ui(self, is_img2img: bool) -> list[Any]:
         """The accordion. What it returns is the order of the arguments."""
-        with InputAccordion(settings.enabled(), label=TITLE, elem_id=self.elem_id("enabled")) as enabled:
-            cuda_graphs = gr.Checkbox(
-                settings.cuda_graphs(),
-                label="CUDA graphs: the fastest way, for GPU memory per resolution in use",
-                elem_id=self.elem_id("cuda_graphs"),
-            )
+        with InputAccordion(settings.stands(ENABLED), label=TITLE, elem_id=self.elem_id("enabled")) as enabled:
+            components = {ENABLED.name: enabled}
+            with gr.Row():
+                for switch in OTHERS:
+                    box = gr.Checkbox(settings.stands(switch), label=switch.label, elem_id=self.elem_id(switch.name))
+                    components[switch.name] = box
             with gr.Row():
                 status = gr.HTML(self._status(), elem_id=self.elem_id("status"))
                 refresh = gr.Button("Refresh status", elem_id=self.elem_id("refresh"), size="sm")
             refresh.click(fn=self._status, inputs=[], outputs=[status], show_progress=False)
-        for component in (enabled, cuda_graphs):
-            component.do_not_save_to_config = True  # or the webui would keep a second default for it in ui-config.json
         tab = "img2img" if is_img2img else "txt2img"
-        self.toggles.add(tab, enabled, cuda_graphs)
+        self.toggles.add(tab, components)
         self.on_after_component(  # what the webui fills when a picture is done
             lambda shown: shown.component.change(fn=self._status, inputs=[], outputs=[status], show_progress=False),
             elem_id=f"html_info_{tab}",
         )
-        self.infotext_fields = [(enabled, TITLE), (cuda_graphs, _pasted_graphs)]
+        self.infotext_fields = [(enabled, TITLE), *((components[switch.name], _pasted(switch)) for switch in OTHERS)]
         self.paste_field_names = [TITLE]
-        return [enabled, cuda_graphs]
+        return list(components.values())
 
     def process(self, p: Any, *args: Any) -> None:
         """A generation begins."""
         arguments = chosen(p, parse(args))
         self.accelerator.begin(arguments.enabled)
         if arguments.enabled:
+            wanted = frozenset(name for name in (VAE, TEXT_ENCODER) if getattr(arguments, name))
+            self.accelerator.attach_parts(p.sd_model, settings.config(arguments.cuda_graphs), wanted)
             p.extra_generation_params[TITLE] = "on"
-            if not arguments.cuda_graphs:
-                p.extra_generation_params[_GRAPHS_FIELD] = "False"
+            p.extra_generation_params.update({switch.field: "False" for switch in OTHERS if not getattr(arguments, switch.name)})
 
     def process_before_every_sampling(self, p: Any, *args: Any, **kwargs: Any) -> None:
         """The model, its LoRAs and what other extensions do to it are in place now."""
@@ -85,5 +83,8 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
         return html.escape(self.accelerator.read(status_line))
 
 
-def _pasted_graphs(params: dict[str, str]) -> bool | None:
-    return params.get(_GRAPHS_FIELD) != "False" if params.get(TITLE) == "on" else None
+def _pasted(switch: Switch) -> Any:
+    def value(params: dict[str, str]) -> bool | None:
+        return params.get(switch.field) != "False" if params.get(TITLE) == "on" else None
+
+    return value

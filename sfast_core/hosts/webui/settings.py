@@ -8,17 +8,16 @@ from typing import Any
 from modules import shared  # type: ignore[attr-defined]
 
 from ...config import CompileConfig
+from .switches import SWITCHES, TITLE, Switch
 
 log = logging.getLogger("fast_compile")
 
-ENABLED = "fast_compile_enabled"
-CUDA_GRAPHS = "fast_compile_cuda_graphs"
 _GRAPH_MEMORY = "fast_compile_graph_memory_mb"
 _CAPTURE_AFTER = "fast_compile_capture_after"
 _ADOPT_WEIGHTS = "fast_compile_adopt_weights"
 _MEASURE = "fast_compile_measure"
 _DISABLED_REWRITES = "fast_compile_disabled_rewrites"
-_SECTION = ("fast_compile", "Fast Compile")
+_SECTION = ("fast_compile", TITLE)
 
 
 def add() -> None:
@@ -28,8 +27,8 @@ def add() -> None:
     def option(key: str, default: Any, label: str, info: str, component: Any = None, limits: dict[str, Any] | None = None) -> None:
         shared.opts.add_option(key, shared.OptionInfo(default, label, component, limits, section=_SECTION).info(info))
 
-    option(ENABLED, False, "Enable Fast Compile", "where its toggle stands when the webui starts; the toggle itself sets this")
-    option(CUDA_GRAPHS, True, "CUDA graphs", "the fastest way; costs GPU memory for each resolution in use")
+    for switch in SWITCHES:
+        option(switch.setting, switch.default, switch.label, switch.info)
     option(
         _GRAPH_MEMORY, 0, "Most GPU memory for CUDA graphs, in MB",
         "the least recently used go first; 0: a third of what is free when the first is captured",
@@ -68,20 +67,15 @@ def config(cuda_graphs: bool) -> CompileConfig:
     return CompileConfig(**kept)
 
 
-def enabled() -> bool:
-    """Where the toggle stands when the user interface is built."""
-    return bool(_option(ENABLED, False))
+def stands(switch: Switch) -> bool:
+    """Where a switch stands when the user interface is built."""
+    return bool(_option(switch.setting, switch.default))
 
 
-def cuda_graphs() -> bool:
-    """The same for the switch below it."""
-    return bool(_option(CUDA_GRAPHS, True))
-
-
-def remember(key: str, value: bool) -> None:
+def remember(switch: Switch, value: bool) -> None:
     """Keep a toggle for the next start, where the webui's settings may be changed."""
     try:
-        if shared.opts.set(key, bool(value)):
+        if shared.opts.set(switch.setting, bool(value)):
             shared.opts.save(shared.config_filename)
     except Exception as error:  # --freeze-settings, say
         log.info("Fast Compile: the toggle isn't remembered: %s", error)

@@ -1,4 +1,4 @@
-"""What steers a UNet's forward besides its arguments and structure: the webui's switches, and code put in place of its classes'.
+"""What steers a module's forward besides its arguments and structure: the webui's switches, and code put in place of its classes'.
 
 Asked once before each sampling, where the webui and its extensions have set up what they want; it walks over all modules (SDXL: 2 ms).
 """
@@ -11,18 +11,18 @@ from typing import Any
 import torch
 
 
-def surroundings(unet: torch.nn.Module) -> tuple[Any, ...]:
-    """A value that is equal as long as a trace of ``unet`` stays true, as far as that isn't seen below the module."""
-    classes = dict.fromkeys(type(module) for module in unet.modules())
+def surroundings(model: torch.nn.Module) -> tuple[Any, ...]:
+    """A value that is equal as long as a trace of ``model`` stays true, as far as that isn't seen below the module."""
+    classes = dict.fromkeys(type(module) for module in model.modules())
     forwards = tuple((cls, cls.forward, getattr(cls, "_forward", None)) for cls in classes)
-    padding = tuple(dict.fromkeys(module.padding_mode for module in _convolutions(unet)))  # tiling sets it on every layer
+    padding = tuple(dict.fromkeys(module.padding_mode for module in _convolutions(model)))  # tiling sets it on every layer
     devices = _host("devices")
     casting = tuple(getattr(devices, name, None) for name in ("unet_needs_upcast", "force_fp16", "fp8", "dtype_unet", "dtype_inference"))
     return forwards, padding, casting, getattr(_options(), "upcast_attn", None)
 
 
 def obstacle(unet: torch.nn.Module) -> str | None:
-    """Why the coming sampling can't be accelerated, or None."""
+    """Why the coming sampling's UNet can't be accelerated, or None."""
     shared = _host("shared")
     if getattr(_host("sd_unet"), "current_unet", None) is not None:
         return "another UNet is selected in the setting 'SD Unet'"
@@ -32,15 +32,20 @@ def obstacle(unet: torch.nn.Module) -> str | None:
         return f"a hypernetwork is in use: {', '.join(names)}"
     if (getattr(unet, "_tome_info", None) or {}).get("hooks"):
         return "token merging is on"
-    if any(getattr(getattr(module, "__webui_hypertile_params", None), "enabled", False) for module in unet.modules()):
-        return "Hypertile is on for the U-Net: it picks its tiles at random"
-    if any("_conv_forward" in module.__dict__ for module in _convolutions(unet)):
+    return obstacle_below(unet)
+
+
+def obstacle_below(model: torch.nn.Module) -> str | None:
+    """Why a model can't be accelerated for what is in it now, or None."""
+    if any(getattr(getattr(module, "__webui_hypertile_params", None), "enabled", False) for module in model.modules()):
+        return "Hypertile is on for it: it picks its tiles at random"
+    if any("_conv_forward" in module.__dict__ for module in _convolutions(model)):
         return "another extension replaces how its convolutions run"
     return None
 
 
-def _convolutions(unet: torch.nn.Module) -> list[torch.nn.Conv2d]:
-    return [module for module in unet.modules() if isinstance(module, torch.nn.Conv2d)]
+def _convolutions(model: torch.nn.Module) -> list[torch.nn.Conv2d]:
+    return [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
 
 
 def _host(name: str) -> Any:

@@ -1,35 +1,38 @@
-"""Keeps the same switch in several places in step: the accordions of both tabs, and the extension's own tab."""
+"""Keeps the same switches in several places in step: the accordions of both tabs, and the extension's own tab."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from . import settings
+from .switches import SWITCHES, Switch
 
 
 class Toggles:
     """The switches as the user interface shows them, by place."""
 
     def __init__(self) -> None:
-        self._enabled: dict[str, Any] = {}
-        self._cuda_graphs: dict[str, Any] = {}
+        self._places: dict[str, Mapping[str, Any]] = {}
 
-    def add(self, place: str, enabled: Any, cuda_graphs: Any) -> None:
-        """Another place that has both."""
-        self._enabled[place] = enabled
-        self._cuda_graphs[place] = cuda_graphs
+    def add(self, place: str, components: Mapping[str, Any]) -> None:
+        """Another place that has them all, by name."""
+        for component in components.values():
+            component.do_not_save_to_config = True  # or the webui would keep a second default for it in ui-config.json
+        self._places[place] = components
 
     def connect(self) -> None:
         """Let a change in one place reach the others and the settings. Inside ``gr.Blocks``, once all places are there."""
-        for key, places in ((settings.ENABLED, self._enabled), (settings.CUDA_GRAPHS, self._cuda_graphs)):
-            for component in places.values():
-                others = [other for other in places.values() if other is not component]
-                component.change(fn=_follow(key, len(others)), inputs=[component], outputs=others, show_progress=False)
+        for switch in SWITCHES:
+            components = [place[switch.name] for place in self._places.values()]
+            for component in components:
+                others = [other for other in components if other is not component]
+                component.change(fn=_follow(switch, len(others)), inputs=[component], outputs=others, show_progress=False)
 
 
-def _follow(key: str, others: int) -> Any:
+def _follow(switch: Switch, others: int) -> Any:
     def changed(value: bool) -> Any:
-        settings.remember(key, value)
+        settings.remember(switch, value)
         return [value] * others if others > 1 else value
 
     return changed

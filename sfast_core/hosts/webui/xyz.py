@@ -9,9 +9,10 @@ from typing import Any
 from modules import scripts
 
 from .arguments import Arguments
+from .switches import SWITCHES, TITLE
 
 log = logging.getLogger("fast_compile")
-_AXES = {"enabled": "[Fast Compile] Enabled", "cuda_graphs": "[Fast Compile] CUDA graphs"}
+_AXES = {switch.name: f"[{TITLE}] {switch.shown}" for switch in SWITCHES}
 _CHOICE = "_fast_compile_"  # and the argument's name: an attribute of the processing object
 
 

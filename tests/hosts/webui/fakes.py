@@ -27,6 +27,94 @@ class Unet(torch.nn.Module):
         return self.out(kept + self.context(context).mean(1)[:, :, None, None] + timesteps[:, None, None, None])
 
 
+class Half(torch.nn.Module):
+    """A VAE's decoder or encoder, which notes down what it was given, as A1111's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = torch.nn.GroupNorm(2, 4)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        """A picture."""
+        self.last_z_shape = z.shape
+        return torch.nn.functional.silu(self.norm(self.convolution(z)))
+
+
+class Vae(torch.nn.Module):
+    """Two halves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Half(), Half()
+
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        """Not a forward."""
+        return self.decoder(z) + 1
+
+
+class Layers(torch.nn.Module):
+    """A text model's encoder of transformers', whose results are objects of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Linear(6, 24), torch.nn.Linear(24, 6)
+
+    def forward(self, inputs_embeds: torch.Tensor, output_hidden_states: bool = False) -> Any:
+        """As ``CLIPEncoder`` returns it."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        last = inputs_embeds + self.fc2(torch.nn.functional.gelu(self.fc1(inputs_embeds)))
+        return BaseModelOutput(last_hidden_state=last, hidden_states=(inputs_embeds, last) if output_hidden_states else None)
+
+
+class Clip(torch.nn.Module):
+    """An embedder around a text model of transformers'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = torch.nn.Module()
+        self.transformer.text_model = torch.nn.Module()
+        self.transformer.text_model.encoder = Layers()
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        """The last but one layer's states."""
+        outputs = self.transformer.text_model.encoder(inputs_embeds=x, output_hidden_states=True)
+        assert outputs.hidden_states[-1] is not None and outputs.attentions is None
+        result: torch.Tensor = outputs.last_hidden_state
+        return result
+
+
+class OpenClip(torch.nn.Module):
+    """An embedder around a text model of open_clip's: a method runs its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = torch.nn.MultiheadAttention(6, 2)
+
+    def text_transformer_forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """The last and the last but one layer's states."""
+        return {"penultimate": x, "last": x + self.model(x, x, x, need_weights=False, attn_mask=attn_mask)[0]}
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        """The last layer's."""
+        return self.text_transformer_forward(x, attn_mask=torch.zeros(len(x), len(x)))["last"]
+
+
+class TextEncoders(torch.nn.Module):
+    """SDXL's two, as A1111 wraps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedders = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
+        for embedder, wrapped in zip(self.embedders, (Clip(), OpenClip()), strict=True):
+            embedder.wrapped = wrapped
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        """Of both, one beside the other."""
+        return torch.cat([embedder.wrapped.encode(x) for embedder in self.embedders], -1)  # type: ignore[operator, union-attr]
+
+
 class Patcher:
     """Forge's model patcher, as far as a function wrapper needs one."""
 
@@ -66,12 +154,14 @@ class Patcher:
 
 def a1111_model(unet: torch.nn.Module) -> Any:
     """A ``sd_model`` with this UNet."""
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=unet), is_sd1=True)
+    parts = {"first_stage_model": Vae().eval(), "cond_stage_model": TextEncoders().eval()}
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=unet), is_sd1=True, **parts)
 
 
 def forge_model(unet: torch.nn.Module) -> Any:
     """The same of Forge."""
-    return SimpleNamespace(forge_objects=SimpleNamespace(unet=Patcher(unet)), is_sdxl=True)
+    vae, clip = SimpleNamespace(first_stage_model=Vae().eval()), SimpleNamespace(cond_stage_model=TextEncoders().eval())
+    return SimpleNamespace(forge_objects=SimpleNamespace(unet=Patcher(unet), vae=vae, clip=clip), is_sdxl=True)
 
 
 @dataclass

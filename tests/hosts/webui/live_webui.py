@@ -29,6 +29,7 @@ class Host:
     path_variable: str
     python_variable: str
     options: str
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 HOSTS = {
@@ -36,6 +37,9 @@ HOSTS = {
         "A1111", "WEBUI_PATH", "WEBUI_PYTHON", "--use-cpu all --do-not-download-clip --disable-safe-unpickle --opt-sdp-attention"
     ),
     "forge": Host("Forge", "FORGE_PATH", "FORGE_PYTHON", "--always-cpu"),
+    "reforge": Host(  # it would look for a text encoder of the checkpoint's name beside it
+        "reForge", "REFORGE_PATH", "REFORGE_PYTHON", "--always-cpu --all-in-fp32", (("sd_text_encoder", "None"),)
+    ),
 }
 
 
@@ -48,7 +52,14 @@ class Failed(Exception):
 
 
 class LiveWebui:
-    """``launch.py`` over a data folder of its own, which gets this pack as a link and keeps the log."""
+    """``launch.py`` over a data folder of its own, which gets this pack as a link and keeps the log.
+
+    Attributes:
+        host: which of the webuis.
+        settings: its settings file.
+        log: what it has said.
+        url: where it answers.
+    """
 
     def __init__(self, host: Host, base: Path, path: Path, python: str, pack: Path, models: Path) -> None:
         self.host = host
@@ -56,11 +67,11 @@ class LiveWebui:
         (base / "extensions" / "fast-compile").symlink_to(pack, target_is_directory=True)
         (base / "extensions" / "a-probe").symlink_to(Path(__file__).parent / "probe_extension", target_is_directory=True)
         (base / "models").symlink_to(models, target_is_directory=True)
-        settings = {"sd_model_checkpoint": "tiny.safetensors", "live_previews_enable": False, "show_progressbar": False}
+        settings = {"sd_model_checkpoint": "tiny.safetensors", "live_previews_enable": False, "show_progressbar": False, **dict(host.settings)}
         self.settings = base / "config.json"
         self.settings.write_text(json.dumps(settings))
         self.log = base / "server.log"
-        self._url = f"http://127.0.0.1:{(port := free_port())}"
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
         python_path = os.pathsep.join(filter(None, (os.environ.get("WEBUI_PYTHONPATH"), os.environ.get("PYTHONPATH"))))
         environment = {
             **os.environ, "FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": python_path,
@@ -72,7 +83,7 @@ class LiveWebui:
             self._process = subprocess.Popen(command, cwd=path, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     def wait(self, starts: int = 1, seconds: float = 240) -> None:
-        """Until its API answers and it has said ``starts`` times that it has started: in between, requests meet a half-built interface.
+        """Until it has said ``starts`` times that it has started and its API answers: before that, a request may break its start.
 
         Raises:
             RuntimeError: it ended, or didn't come up in time; the message ends with its log.
@@ -80,8 +91,8 @@ class LiveWebui:
         end = time.monotonic() + seconds
         while time.monotonic() < end and self._process.poll() is None:
             try:
-                self.get("/sdapi/v1/options")
                 if self.log.read_text().count("Startup time") >= starts:
+                    self.get("/sdapi/v1/options")
                     return
             except (Failed, urllib.error.URLError, ConnectionError):
                 pass
@@ -91,7 +102,7 @@ class LiveWebui:
 
     def get(self, path: str) -> Any:
         """The JSON at ``path``."""
-        return self._answer(urllib.request.Request(self._url + path))
+        return self._answer(urllib.request.Request(self.url + path))
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON that answers a JSON body.
@@ -100,7 +111,7 @@ class LiveWebui:
             Failed: the server says that it failed.
         """
         data = json.dumps(body or {}).encode()
-        return self._answer(urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}))
+        return self._answer(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}))
 
     def generate(self, kind: str, body: dict[str, Any], fast: list[Any] | None = None) -> dict[str, Any]:
         """The answer of ``kind`` (txt2img, img2img), its pictures as PNG files' bytes.

@@ -18,6 +18,8 @@ from sfast_core.report import ModuleReport, Report
         ((), Arguments(False, True)),
         ((True,), Arguments(True, True)),
         ((True, False), Arguments(True, False)),
+        ((True, True, False, None), Arguments(True, True, False, True)),
+        (({"enabled": True, "text_encoder": False},), Arguments(True, text_encoder=False)),
         (({"enabled": True},), Arguments(True, True)),
         (({"enabled": True, "cuda_graphs": False}, True), Arguments(True, False)),
         (({},), Arguments(False, True)),

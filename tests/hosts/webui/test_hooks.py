@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import weakref
@@ -61,13 +62,38 @@ def test_the_own_forward_on_the_instance() -> None:
 
 
 def test_somebody_else_came_meanwhile() -> None:
-    """Theirs stays, and it still reaches the module."""
+    """Theirs stays, and it still reaches the module; what they kept of ours does nothing any more, and is no obstacle later."""
+    unet, seen = Unet(), []
+    hook = Hook(unet, _pass)
+    ours = unet.forward
+    theirs = functools.partial(lambda inner, x: inner(x) + 0.5, ours)
+    unet.forward = theirs  # type: ignore[method-assign]
+    assert unet(torch.zeros(1)).item() == 10.5
+    hook.remove()
+    assert vars(unet)["forward"] is theirs and unet(torch.zeros(1)).item() == 1.5
+    unet.forward = ours  # type: ignore[method-assign]
+    assert unet(torch.zeros(1)).item() == 1
+    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign))
+    unet(torch.zeros(1))
+    hook.remove()
+    assert seen == [None]
+
+
+def test_another_method() -> None:
+    """The layers of some text encoders aren't run by a forward."""
+    unet = Unet()
+    hook = Hook(unet, _pass, "extra_repr")
+    hook.remove()
+    assert "extra_repr" not in vars(unet)
+
+
+def test_a_copy_of_a_hooked_module() -> None:
+    """It has what ours replaced, of its own."""
     unet = Unet()
     hook = Hook(unet, _pass)
-    theirs = functools.partial(lambda inner, x: inner(x) + 0.5, unet.forward)
-    unet.forward = theirs  # type: ignore[method-assign]
+    copied = copy.deepcopy(unet)
     hook.remove()
-    assert vars(unet)["forward"] is theirs and unet(torch.zeros(1)).item() == 10.5
+    assert copied(torch.zeros(1)).item() == 1 and copied.forward.__self__ is copied
 
 
 def test_a_hook_keeps_no_module() -> None:

@@ -1,4 +1,4 @@
-"""A1111's and Forge's real servers with the repository in ``extensions/``: pictures with the toggle off and on, and what ran how."""
+"""A1111's, Forge's and reForge's real servers with the repository in ``extensions/``: pictures with the toggle off and on, and what ran how."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import io
 import json
 from collections import Counter
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tests.hosts.webui.live_webui import Failed, LiveWebui
 
 pytestmark = pytest.mark.host
 OFF, ON = [False, True], [True, True]
+_NUMBERS = count()
 #: Forge's API fails where it isn't told ``hr_additional_modules``.
 HIRES = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": "Latent", "denoising_strength": 0.7, "hr_additional_modules": []}
 
@@ -36,9 +39,10 @@ def _differ(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
     return any(abs(x - y).max() > 4 for x, y in zip(_pixels(mine), _pixels(theirs), strict=True))
 
 
-def _calls(webui: LiveWebui) -> tuple[Counter[str], Counter[str]]:
+def _calls(webui: LiveWebui, of: str = "UNet") -> tuple[Counter[str], Counter[str]]:
+    """The calls of the models that have ``of`` in their name, by path and by reason."""
     calls, reasons = Counter[str](), Counter[str]()
-    for module in webui.get("/fast_compile/report")["modules"]:
+    for module in (module for module in webui.get("/fast_compile/report")["modules"] if of in module["name"]):
         calls.update(module["calls"])
         reasons.update(module["reasons"])
     return calls, reasons
@@ -71,7 +75,7 @@ def test_the_extension_loads(webui: LiveWebui) -> None:
     log = webui.log.read_text()
     assert "Error loading script: fast_compile" not in log and "Error executing callback" not in log
     (script,) = (s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "fast compile" and not s["is_img2img"])
-    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True]
+    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True, True, True]
     shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
     assert "tab_fast_compile" in shown and "fast_compile_tab_report" in shown
     assert shown["setting_fast_compile_enabled"]["value"] is False and shown["setting_fast_compile_cuda_graphs"]["value"] is True
@@ -97,6 +101,42 @@ def test_off_is_as_if_it_were_not_there(webui: LiveWebui) -> None:
     again = webui.generate("txt2img", {})
     assert webui.post("/probe/look") == before
     assert _pixels(again)[0].tolist() == _pixels(off)[0].tolist() and "Fast Compile" not in json.loads(again["info"])["infotexts"][0]
+
+
+def _prompts(*words: str) -> Iterator[str]:
+    """Prompts that weren't used before: the webui keeps what it has encoded."""
+    for word in words:
+        yield f"{word} {next(_NUMBERS)}"
+
+
+def test_vae_and_text_encoder(webui: LiveWebui) -> None:
+    """Decoding a picture and encoding its prompts are fused too; with their switches off they aren't touched, and the infotext says so."""
+    for prompt in _prompts("a dog", "a house"):  # prompt and negative prompt are encoded one by one or together
+        body = {"prompt": prompt, "negative_prompt": f"no {prompt}"}
+        before = {of: _calls(webui, of)[0] for of in ("VAE decoder", "Text encoder")}
+        fast = webui.generate("txt2img", body, ON)
+        made = {of: _calls(webui, of)[0] - calls for of, calls in before.items()}
+        assert _fused(made["VAE decoder"]) == 1 and _fused(made["Text encoder"]) >= 1, made
+        webui.generate("txt2img", {"prompt": "something else"}, OFF)
+        _assert_same(fast, webui.generate("txt2img", body, OFF))
+    assert made["VAE decoder"] == {"fused": 1} and not made["Text encoder"]["traced"], "traced a second time"
+    before = {of: _calls(webui, of)[0] for of in ("VAE", "Text encoder")}
+    (prompt,) = _prompts("a tree")
+    off = webui.generate("txt2img", {"prompt": prompt}, [{"enabled": True, "vae": False, "text_encoder": False}])
+    assert {of: _calls(webui, of)[0] for of in before} == before
+    text = json.loads(off["info"])["infotexts"][0]
+    assert "Fast Compile: on" in text and "Fast Compile VAE: False" in text and "Fast Compile text encoder: False" in text
+
+
+def test_vae_and_text_encoder_are_left_as_they_were(webui: LiveWebui) -> None:
+    """No forward of ours between two pictures, and with the toggle off the weights lie as they lay."""
+    webui.generate("txt2img", {}, OFF)
+    before = webui.post("/probe/parts")
+    webui.generate("txt2img", {"prompt": next(_prompts("a boat"))}, ON)
+    between = webui.post("/probe/parts")
+    assert [part["own_forward"] for part in between] == [part["own_forward"] for part in before]
+    webui.generate("txt2img", {}, OFF)
+    assert len(before) >= 3 and webui.post("/probe/parts") == before
 
 
 @pytest.mark.parametrize(
@@ -133,8 +173,9 @@ def test_img2img_and_inpaint(webui: LiveWebui) -> None:
     """With an image, and with a mask."""
     image = _png(webui)
     body = {"init_images": [image], "denoising_strength": 0.9, "steps": 4}
+    encoded, _ = _calls(webui, "VAE encoder")
     _, calls, _ = _both(webui, body, "img2img")
-    assert _fused(calls) >= 3
+    assert _fused(calls) >= 3 and _fused(_calls(webui, "VAE encoder")[0] - encoded) >= 1
     pil = pytest.importorskip("PIL.Image")
     pil.new("L", (64, 64), 0).save(mask := io.BytesIO(), "PNG")
     half = pil.open(mask)
@@ -183,14 +224,14 @@ def test_on_and_off_ten_times(webui: LiveWebui) -> None:
     off, on = webui.generate("txt2img", {}, OFF), webui.generate("txt2img", {}, ON)
     webui.generate("txt2img", {}, OFF)
     before, (calls, _) = webui.post("/probe/look"), _calls(webui)
-    signatures = [len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]]
+    signatures = {module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]}
     for _ in range(10):
         _assert_same(webui.generate("txt2img", {}, ON), on, 0)
         _assert_same(webui.generate("txt2img", {}, OFF), off, 0)
         assert webui.post("/probe/look") == before
     made = _calls(webui)[0] - calls
     assert made == {"fused": 30}, made
-    assert [len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]] == signatures
+    assert {module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]} == signatures
 
 
 def test_another_checkpoint(webui: LiveWebui) -> None:
@@ -235,8 +276,9 @@ def test_arguments(webui: LiveWebui) -> None:
     """By name too; wrong ones make a picture as before, and the log says what is wrong."""
     answer = webui.generate("txt2img", {}, [{"enabled": True, "cuda_graphs": False}])
     assert "Fast Compile CUDA graphs: False" in json.loads(answer["info"])["infotexts"][0]
-    (module,) = (m for m in webui.get("/fast_compile/report")["modules"] if m["calls"])
-    assert module["settings"]["cuda_graphs"] is False and module["calls"] == {"traced": 1, "fused": 2}
+    unets = (m for m in webui.get("/fast_compile/report")["modules"] if "UNet" in m["name"])  # reForge keeps another checkpoint's too
+    (module,) = (m for m in unets if m["settings"]["cuda_graphs"] is False)
+    assert module["calls"] == {"traced": 1, "fused": 2}
     before, _ = _calls(webui)
     webui.generate("txt2img", {}, [{"enable": True}])
     assert _calls(webui)[0] == before and "there is no argument 'enable'" in webui.log.read_text()
@@ -253,57 +295,80 @@ def test_infotext_is_pasted(webui: LiveWebui) -> None:
     assert "Fast Compile: on" in json.loads(answer["info"])["infotexts"][0] and _fused(_calls(webui)[0] - before) == 3
 
 
-def test_the_toggles_are_in_step(webui: LiveWebui) -> None:
-    """A change in one place reaches the two others and the settings file; a picture that is done renews the status line."""
+def _events(webui: LiveWebui, elem_id: str, kind: str) -> list[tuple[int, set[str | None]]]:
+    """The events of a component: the number to call each by, and the ids of what it changes."""
     config = webui.get("/config")
     names = {component["id"]: component["props"].get("elem_id") for component in config["components"]}
-    places = {"fast_compile_tab_enabled"} | {f"script_{tab}_fast_compile_enabled-checkbox" for tab in ("txt2img", "img2img")}
-    assert places <= set(names.values())
+    found = []
+    for index, dependency in enumerate(config["dependencies"]):
+        triggers = [target if isinstance(target, list) else (target, dependency.get("trigger")) for target in dependency["targets"]]
+        if any(names.get(identity) == elem_id and name == kind for identity, name in triggers):
+            outputs = {names.get(output) for output in dependency["outputs"]}
+            found.append((dependency.get("id", index), outputs))
+    return found
 
-    def events(elem_id: str, kind: str) -> list[tuple[int, set[str | None]]]:
-        found = []
-        for index, dependency in enumerate(config["dependencies"]):
-            triggers = [target if isinstance(target, list) else (target, dependency["trigger"]) for target in dependency["targets"]]
-            if any(names.get(identity) == elem_id and name == kind for identity, name in triggers):
-                outputs = {names.get(output) for output in dependency["outputs"]}
-                found.append((dependency.get("id", index), outputs))
-        return found
 
+def _press(webui: LiveWebui, index: int, *data: Any) -> list[Any]:
+    answer: dict[str, list[Any]] = webui.post("/run/predict", {"data": data, "fn_index": index, "session_hash": "test"})
+    return answer["data"]
+
+
+@pytest.mark.parametrize(("name", "in_accordion"), [("enabled", "enabled-checkbox"), ("vae", "vae"), ("text_encoder", "text_encoder")])
+def test_the_toggles_are_in_step(webui: LiveWebui, name: str, in_accordion: str) -> None:
+    """A change in one place reaches the two others and the settings file; a picture that is done renews the status line."""
+    places = {f"fast_compile_tab_{name}"} | {f"script_{tab}_fast_compile_{in_accordion}" for tab in ("txt2img", "img2img")}
     for place in places:
-        ((index, outputs),) = (event for event in events(place, "change") if event[1] & places)
+        ((index, outputs),) = (event for event in _events(webui, place, "change") if event[1] & places)
         assert outputs == places - {place}
-        for value in (True, False):
-            answer = webui.post("/run/predict", {"data": [value], "fn_index": index, "session_hash": "test"})
-            assert answer["data"] == [value, value]
-            assert json.loads(webui.settings.read_text())["fast_compile_enabled"] is value
+        for value in (True, False) if name == "enabled" else (False, True):
+            assert _press(webui, index, value) == [value, value]
+            assert json.loads(webui.settings.read_text())[f"fast_compile_{name}"] is value
     for tab in ("txt2img", "img2img"):
-        assert any(f"script_{tab}_fast_compile_status" in outputs for _, outputs in events(f"html_info_{tab}", "change"))
+        assert any(f"script_{tab}_fast_compile_status" in outputs for _, outputs in _events(webui, f"html_info_{tab}", "change"))
 
 
 def test_the_tab(webui: LiveWebui) -> None:
     """Its report, and the button that frees memory."""
-    config = webui.get("/config")
-    names = {component["id"]: component["props"].get("elem_id") for component in config["components"]}
     webui.generate("txt2img", {}, ON)
     for button in ("fast_compile_tab_refresh", "fast_compile_tab_free"):
-        (index,) = (
-            dependency.get("id", index)
-            for index, dependency in enumerate(config["dependencies"])
-            if any(names.get(target[0] if isinstance(target, list) else target) == button for target in dependency["targets"])
-        )
-        (text,) = webui.post("/run/predict", {"data": [], "fn_index": index, "session_hash": "test"})["data"]
+        ((index, _),) = _events(webui, button, "click")
+        (text,) = _press(webui, index)
         assert "UNet" in text and "distance to eager" in text
     assert webui.post("/probe/look")["strided"] == 0 and _fused(_both(webui, {})[1]) == 3
+
+
+def test_warming_up(webui: LiveWebui) -> None:
+    """Each size is traced, so that its first picture isn't; nothing is saved and no last prompt forgotten. What isn't a size is named."""
+    ((index, outputs),) = _events(webui, "fast_compile_tab_warm", "click")
+    assert outputs == {"fast_compile_tab_warmed"}
+    look = webui.post("/probe/look")
+    webui.generate("txt2img", {}, ON)  # with other switches, a test before this one had another state
+    off = webui.generate("txt2img", {"width": 128, "batch_size": 2}, OFF)
+    parameters = webui.settings.parent / "params.txt"
+    before, (calls, _) = parameters.read_bytes(), _calls(webui)
+    pictures = len(list(webui.settings.parent.rglob("*.png")))
+    (text,) = _press(webui, index, "64x96\n128x64 x2", True, True, True, True)
+    lines = text.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["128x64 x2", "64x96"], text  # the largest first
+    assert all("traced in" in line and "no CUDA device" in line for line in lines), text
+    assert parameters.read_bytes() == before and len(list(webui.settings.parent.rglob("*.png"))) == pictures
+    assert _calls(webui)[0] - calls == {"traced": 2, "fused": 2}
+    calls, _ = _calls(webui)
+    _assert_same(webui.generate("txt2img", {"width": 128, "batch_size": 2}, ON), off)
+    assert _calls(webui)[0] - calls == {"fused": 3}, "traced a second time"
+    assert webui.post("/probe/look")["own_forward"] is look["own_forward"]
+    (text,) = _press(webui, index, "128", False, True, True, True)
+    assert "line 1" in text and "WIDTHxHEIGHT" in text
 
 
 def test_xyz_plot(webui: LiveWebui) -> None:
     """Off beside on: two cells of the same picture, one of them fused."""
     webui.generate("txt2img", {}, ON)
     before, _ = _calls(webui)
-    labels = next(s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])["args"][0]["choices"]
-    axis = labels.index("[Fast Compile] Enabled")
-    rest = [0, "", [], 0, "", [], False, False, True, False, False, False, False, 0, False]
-    arguments = [axis, "off,on", ["off", "on"], *rest]
+    known = next(s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])["args"]
+    axis = known[0]["choices"].index("[Fast Compile] Enabled")
+    rest = [0, "", [], 0, "", [], False, False, True, False, False, False, False, 0, False, *[False] * 9]
+    arguments = [axis, "off,on", ["off", "on"], *rest][: len(known)]
     answer = webui.generate("txt2img", {"script_name": "x/y/z plot", "script_args": arguments})
     assert answer["images"] and _fused(_calls(webui)[0] - before) == 3
 

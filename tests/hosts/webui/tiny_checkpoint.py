@@ -168,16 +168,21 @@ def write_checkpoint(path: Path, seed: int = 0) -> None:
 
 
 def write_lora(path: Path) -> None:
-    """Write a LoRA on some attention layers of the UNet, strong enough to be seen."""
+    """Write a LoRA on some attention layers of the UNet and of the text encoder, strong enough to be seen."""
     weights = {}
+    text = [(f"lora_te_text_model_encoder_layers_{index}_self_attn_{part}", CONTEXT) for index in (0, 7) for part in ("q_proj", "v_proj")]
     layers = (("attn1_to_q", WIDTH), ("attn1_to_v", WIDTH), ("attn2_to_k", CONTEXT), ("attn2_to_v", CONTEXT))
     for block in ("down_blocks_0_attentions_0", "mid_block_attentions_0"):
         for seed, (layer, columns) in enumerate(layers):
-            key = f"lora_unet_{block}_transformer_blocks_0_{layer}"
-            weights[f"{key}.lora_down.weight"] = _noise((4, columns), seed, 0.1)
-            weights[f"{key}.lora_up.weight"] = _noise((WIDTH, 4), seed + 100, 0.1)
-            weights[f"{key}.alpha"] = torch.tensor(4.0)
+            weights |= _lora_layer(f"lora_unet_{block}_transformer_blocks_0_{layer}", WIDTH, columns, seed)
+    for seed, (key, width) in enumerate(text, 50):
+        weights |= _lora_layer(key, width, width, seed)
     save_file(weights, path, metadata={"ss_network_module": "networks.lora", "ss_base_model_version": "sd_v1"})
+
+
+def _lora_layer(key: str, rows: int, columns: int, seed: int) -> dict[str, torch.Tensor]:
+    down, up = _noise((4, columns), seed, 0.1), _noise((rows, 4), seed + 100, 0.1)
+    return {f"{key}.lora_down.weight": down, f"{key}.lora_up.weight": up, f"{key}.alpha": torch.tensor(4.0)}
 
 
 def write_tokenizer(folder: Path) -> None:

@@ -25,7 +25,20 @@ def _unet() -> Any:
 
 def look() -> dict[str, Any]:
     """The UNet as it is between two pictures."""
-    unet = _unet()
+    return _state(_unet())
+
+
+def parts() -> list[dict[str, Any]]:
+    """The halves of the VAE and the layers of the text encoders, likewise."""
+    model = shared.sd_model
+    forge = getattr(model, "forge_objects", None)
+    vae = forge.vae.first_stage_model if forge is not None else model.first_stage_model
+    text = forge.clip.cond_stage_model if forge is not None else model.cond_stage_model
+    layers = [module for module in text.modules() if type(module).__name__ == "CLIPEncoder"]
+    return [_state(part) for part in (vae.encoder, vae.decoder, *layers)]
+
+
+def _state(unet: Any) -> dict[str, Any]:
     weights = list(unet.parameters())
     return {
         "own_forward": "forward" in vars(unet),
@@ -75,7 +88,7 @@ def reload_ui() -> dict[str, Any]:
 
 def add_routes(_: Any, app: Any) -> None:
     """The above as routes."""
-    for function in (look, fail, wrap, unwrap, reload_ui):
+    for function in (look, parts, fail, wrap, unwrap, reload_ui):
         app.add_api_route(f"/probe/{function.__name__}", function, methods=["POST"])
 
 

@@ -1,0 +1,47 @@
+"""The extension's switches: what each is called in the API, in the settings, on the screen and in a picture's infotext."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TITLE = "Fast Compile"
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One switch. All of them are shown in the accordions and in the tab, and are arguments of the API.
+
+    Attributes:
+        name: the argument's, and the end of the setting's.
+        default: how it stands before anybody has touched it.
+        label: what it is called on the screen.
+        info: what it costs or does, in the settings.
+        shown: its name in infotext and on an axis of the X/Y/Z plot.
+    """
+
+    name: str
+    default: bool
+    label: str
+    info: str
+    shown: str
+
+    @property
+    def setting(self) -> str:
+        """The name of its setting."""
+        return f"fast_compile_{self.name}"
+
+    @property
+    def field(self) -> str:
+        """The name of its infotext field, which is there where it is turned off."""
+        return f"{TITLE} {self.shown}"
+
+
+ENABLED = Switch(
+    "enabled", False, "Enable Fast Compile", "where its toggle stands when the webui starts; the toggle itself sets this", "Enabled"
+)
+OTHERS = (
+    Switch("cuda_graphs", True, "CUDA graphs", "the fastest way; costs GPU memory for each resolution in use", "CUDA graphs"),
+    Switch("vae", True, "VAE", "decoding and encoding of pictures too, in float16 and bfloat16", "VAE"),
+    Switch("text_encoder", True, "Text encoder", "prompts too", "text encoder"),
+)
+SWITCHES = (ENABLED, *OTHERS)
