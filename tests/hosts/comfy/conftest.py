@@ -108,9 +108,9 @@ def bare(start: Start, server: LiveServer, tmp_path_factory: pytest.TempPathFact
     return live
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(front_end: bool) -> Iterator[Any]:
-    """A headless Chromium: the system's, or Playwright's own."""
+    """A headless Chromium: the system's, or Playwright's own. One to a module: pages that are left open keep half a core busy."""
     if not front_end:
         pytest.skip("needs ComfyUI's front end: pip install comfyui-frontend-package")
     api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
