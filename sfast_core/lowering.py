@@ -22,12 +22,7 @@ from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
 from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
-from .target import Target, probe
-
-
-@functools.cache
-def _target(device: torch.device) -> Target:
-    return probe(device)
+from .target import Target, probed
 
 
 @functools.cache
@@ -60,7 +55,7 @@ def lower(
     start = time.perf_counter()
     graph = trace.graph
     layouts = _layouts(graph, plain_layouts)
-    ops, target = all_ops().values(), _target(device)
+    ops, target = all_ops().values(), probed(device)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
     rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes, available)

@@ -1,10 +1,11 @@
 """What the machine at hand can run: the facts that an impl's ``why_not`` may ask for.
 
-A leaf: it knows neither ops nor passes. Nothing is probed at import; :func:`probe` asks once and returns a value.
+A leaf: it knows neither ops nor passes. Nothing is probed at import; :func:`probe` asks and returns a value, :func:`probed` asks once.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from dataclasses import dataclass
 
@@ -46,3 +47,9 @@ def probe(device: torch.device) -> Target:
         shared_memory_bytes=int(getattr(properties, "shared_memory_per_block_optin", 48 * 1024)),
         triton=torch.version.hip is None and importlib.util.find_spec("triton") is not None,
     )
+
+
+@functools.cache
+def probed(device: torch.device) -> Target:
+    """As :func:`probe`, asked once for each device: a launch has no time for it."""
+    return probe(device)

@@ -124,6 +124,16 @@ def error_name(library: ctypes.CDLL, status: int) -> str:
     return name.decode()
 
 
+def check(status: int, what: str) -> None:
+    """Raise where the extension returned an error.
+
+    Raises:
+        ExtensionError: CUDA refused ``what``; the message has its name for the error.
+    """
+    if status != 0:
+        raise ExtensionError(f"CUDA refused {what}: {error_name(library(), status)}")
+
+
 def vector(tensor: torch.Tensor | None) -> tuple[int | None, int]:
     """A small tensor as the C interface takes it: pointer and element type."""
     return (None, 0) if tensor is None else (tensor.data_ptr(), DTYPES[tensor.dtype])

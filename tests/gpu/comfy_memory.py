@@ -10,10 +10,8 @@ import importlib
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 FREE_WHEN_TIGHT = 2 * 2**30  #: ComfyUI keeps 1.2 GB for inference, so that half of the model's 1.6 GB are loaded
 STEPS = 4
 
@@ -89,8 +87,9 @@ def facts(mode: str) -> dict[str, Any]:
 
 def main() -> None:
     """In the mode that the command line names."""
-    own = (ROOT, Path(__file__).resolve().parent)
-    sys.path[:] = [os.environ["COMFYUI_PATH"], *(entry for entry in sys.path if Path(entry or ".").resolve() not in own), str(ROOT)]
+    from comfy_nodes import find_modules
+
+    find_modules(os.environ["COMFYUI_PATH"])
     import comfy.options  # noqa: F401  arguments stay unparsed
     import torch
 

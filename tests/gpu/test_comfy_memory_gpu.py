@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.gpu.in_comfy import run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,16 +18,12 @@ pytestmark = [
 ]
 DRIVER = Path(__file__).resolve().parent / "comfy_memory.py"
 MODES = ("normal", "lowvram", "novram", "tight", "dynamic")
-SECONDS = 300
 
 
 @functools.cache
 def _found(mode: str) -> dict[str, Any]:
     """What came of it, in a process of ComfyUI's own Python."""
-    python = os.environ.get("COMFYUI_PYTHON") or sys.executable
-    done = subprocess.run([python, str(DRIVER), mode], cwd=DRIVER.parent, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    facts = run(DRIVER, mode)
     if missing := facts.get("missing"):
         pytest.skip(missing)
     return facts

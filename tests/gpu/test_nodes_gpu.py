@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.gpu.in_comfy import run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,17 +17,12 @@ pytestmark = [
     pytest.mark.skipif("COMFYUI_PATH" not in os.environ, reason="needs a ComfyUI: set COMFYUI_PATH to its folder"),
 ]
 DRIVER = Path(__file__).resolve().parent / "comfy_nodes.py"
-SECONDS = 300
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """What the nodes said and did, in a process of ComfyUI's own Python."""
-    python = os.environ.get("COMFYUI_PYTHON") or sys.executable
-    done = subprocess.run([python, str(DRIVER)], cwd=DRIVER.parent, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return facts
+    return run(DRIVER)
 
 
 def _graph_bytes(report: dict[str, Any]) -> list[int]:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ...native import load
-from ...target import probe
-from ..constraints import why_no_cuda, why_not_dtypes
+from ...target import probed
+from ..constraints import why_no_cuda
+from .constraints import why_not_arguments
 from .cuda_impl import ACTS, MAX_POSITIONS, addend
+from .reference import channels_of
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -73,22 +75,15 @@ def why_not(
     tail: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, (9, 0)) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add, tail=tail):
+    if reason := why_no_cuda(target, (9, 0)) or why_not_arguments(x, num_groups, weight, bias, act, channel_add, tail):
         return reason
-    if x.dim() != 4:
-        return f"x is {x.dim()}-D, must be 4-D"
-    channels, positions = x.shape[1] + _channels(tail), x.shape[2] * x.shape[3]
-    if num_groups <= 0 or channels % num_groups:
-        return f"{channels} channels are not a multiple of {num_groups} groups"
+    channels, positions = channels_of(x, tail), x.shape[2] * x.shape[3]
     if x.numel() == 0 or x.shape[0] > MOST_IMAGES or positions > MAX_POSITIONS:
         return f"images of {x.shape[2]} x {x.shape[3]}, {x.shape[0]} of them"
-    if act not in ACTS:
-        return f"act {act!r} is not supported"
     pack = PACK_BYTES // x.element_size()
-    if channels // num_groups < pack or x.shape[1] % pack or _channels(tail) % pack:
-        return f"groups of {channels // num_groups} channels, of {x.shape[1]} and {_channels(tail)}, are not made of {pack} channels each"
-    if tail is not None and tail.dtype != x.dtype:
-        return "tail and x differ in dtype"
+    if channels // num_groups < pack or x.shape[1] % pack or channels % pack:
+        behind = channels - x.shape[1]
+        return f"groups of {channels // num_groups} channels, of {x.shape[1]} and {behind}, are not made of {pack} channels each"
     if cut(x.shape[0], positions, channels, num_groups, x.element_size(), target) is None:
         return f"a group of {positions} x {channels // num_groups} doesn't fit into the shared memory of {MOST_BLOCKS} blocks"
     return load.why_not(target.device, clusters=True)
@@ -113,17 +108,17 @@ def launch(
     library = load.library()
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     x, tail = _packs(x), None if tail is None else _packs(tail)
-    n, channels, h, w = x.shape[0], x.shape[1] + _channels(tail), x.shape[2], x.shape[3]
+    n, channels, h, w = x.shape[0], channels_of(x, tail), x.shape[2], x.shape[3]
     out = torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
     channel_add, add_stride = addend(channel_add)
-    chosen = cut(n, h * w, channels, num_groups, x.element_size(), probe(x.device))
+    chosen = cut(n, h * w, channels, num_groups, x.element_size(), probed(x.device))
     assert chosen is not None, "why_not has been asked"
     with torch.cuda.device_of(x):
         status = library.sfast_group_norm_cluster(
             x.data_ptr(),
             None if tail is None else tail.data_ptr(),
-            _channels(tail),
+            channels - x.shape[1],
             out.data_ptr(),
             *load.vector(weight),
             *load.vector(bias),
@@ -140,14 +135,8 @@ def launch(
             chosen.blocks,
             torch.cuda.current_stream(x.device).cuda_stream,
         )
-    if status != 0:
-        error = load.error_name(library, status)
-        raise load.ExtensionError(f"group_norm_act: CUDA refused the kernel for x {tuple(x.shape)} {x.dtype}: {error}")
+    load.check(status, f"group_norm_act for x {tuple(x.shape)} {x.dtype}")
     return out.contiguous(memory_format=out_format)
-
-
-def _channels(tail: torch.Tensor | None) -> int:
-    return 0 if tail is None else tail.shape[1]
 
 
 def _packs(image: torch.Tensor) -> torch.Tensor:

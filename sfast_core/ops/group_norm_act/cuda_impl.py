@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda, why_not_dtypes
-from .reference import joined
+from ..constraints import why_no_cuda
+from .constraints import why_not_arguments
+from .reference import channels_of, joined
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -29,18 +30,12 @@ def why_not(
     tail: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_cuda(target, (7, 5)) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add, tail=tail):
+    if reason := why_no_cuda(target, (7, 5)) or why_not_arguments(x, num_groups, weight, bias, act, channel_add, tail):
         return reason
-    if x.dim() != 4:
-        return f"x is {x.dim()}-D, must be 4-D"
-    channels, positions = x.shape[1] + (0 if tail is None else tail.shape[1]), x.shape[2] * x.shape[3]
-    if num_groups <= 0 or channels % num_groups:
-        return f"{channels} channels are not a multiple of {num_groups} groups"
-    if positions > MAX_POSITIONS:
+    if x.shape[2] * x.shape[3] > MAX_POSITIONS:
         return f"images of {x.shape[2]} x {x.shape[3]} are too large"
-    if act not in ACTS:
-        return f"act {act!r} is not supported"
     # The most that a block may need: two floats per channel, and per group a mean, a deviation and the parts that merge to them.
+    channels = channels_of(x, tail)
     shared_bytes = 4 * (2 * channels + 5 * max(num_groups, 16))
     if shared_bytes > target.shared_memory_bytes:
         return f"{channels} channels need {shared_bytes} bytes of shared memory, a block here has {target.shared_memory_bytes}"
@@ -96,9 +91,7 @@ def launch(
             workspace_bytes,
             torch.cuda.current_stream(x.device).cuda_stream,
         )
-    if status != 0:
-        error = load.error_name(library, status)
-        raise load.ExtensionError(f"group_norm_act: CUDA refused the kernel for x {tuple(x.shape)} {x.dtype}: {error}")
+    load.check(status, f"group_norm_act for x {tuple(x.shape)} {x.dtype}")
     return out.contiguous(memory_format=out_format)
 
 

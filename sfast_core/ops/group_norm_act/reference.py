@@ -58,3 +58,8 @@ def group_norm_act(
 def joined(x: torch.Tensor, tail: torch.Tensor | None) -> torch.Tensor:
     """x with the channels of ``tail`` behind its own, in x's layout."""
     return x if tail is None else torch.cat([x, tail], dim=1)
+
+
+def channels_of(x: torch.Tensor, tail: torch.Tensor | None) -> int:
+    """How many channels x has with those of ``tail``."""
+    return x.shape[1] + (0 if tail is None else tail.shape[1])

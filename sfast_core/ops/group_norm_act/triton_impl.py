@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..constraints import why_no_triton, why_not_dtypes
+from ..constraints import why_no_triton
 from ..triton_launch import launcher
-from .reference import ACTS
+from .constraints import why_not_arguments
+from .reference import channels_of
 from .triton_kernels import group_norm_apply, group_norm_small, group_statistics
 
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ class Image(NamedTuple):
     @property
     def tail_channels(self) -> int:
         """How many channels are the tail's."""
-        return 0 if self.tail is None else self.tail.shape[1]
+        return self.channels - self.x.shape[1]
 
     @property
     def channels(self) -> int:
         """How many channels there are in all."""
-        return self.x.shape[1] + self.tail_channels
+        return channels_of(self.x, self.tail)
 
     @property
     def rows(self) -> int:
@@ -93,20 +94,16 @@ def why_not(
     tail: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias, channel_add=channel_add, tail=tail):
+    if reason := why_no_triton(target) or why_not_arguments(x, num_groups, weight, bias, act, channel_add, tail):
         return reason
-    if x.dim() != 4:
-        return f"x is {x.dim()}-D, must be 4-D"
-    channels = x.shape[1] + (0 if tail is None else tail.shape[1])
-    if channels % num_groups:
-        return f"{channels} channels are not a multiple of {num_groups} groups"
+    channels = channels_of(x, tail)
     if channels // num_groups > MAX_GROUP_CHANNELS:
         return f"groups of {channels // num_groups} channels are larger than {MAX_GROUP_CHANNELS}"
     if x.shape[0] > 65535:
         return f"a batch of {x.shape[0]} is larger than 65535"
     if x.shape[2] * x.shape[3] >= 2**31 - 2**16:
         return f"images of {x.shape[2]} x {x.shape[3]} are too large"
-    return None if act in ACTS else f"act {act!r} is not supported"
+    return None
 
 
 def launch(

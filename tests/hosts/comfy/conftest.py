@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.hosts.chromium import chromium
 from tests.hosts.comfy.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
@@ -110,15 +110,8 @@ def bare(start: Start, server: LiveServer, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def browser(front_end: bool) -> Iterator[Any]:
-    """A headless Chromium: the system's, or Playwright's own. One to a module: pages that are left open keep half a core busy."""
+    """One to a module: pages that are left open keep half a core busy."""
     if not front_end:
         pytest.skip("needs ComfyUI's front end: pip install comfyui-frontend-package")
-    api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with api.sync_playwright() as playwright:
-        try:
-            chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"needs a Chromium: playwright install chromium ({str(error).splitlines()[0]})")
-        yield chromium
-        chromium.close()
+    with chromium() as opened:
+        yield opened

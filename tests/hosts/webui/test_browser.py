@@ -6,13 +6,13 @@ Set ``FAST_COMPILE_SCREENSHOTS`` to a folder to keep the pictures that the docum
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.hosts.chromium import chromium
 from tests.hosts.webui.live_webui import LiveWebui
 
 pytestmark = pytest.mark.host
@@ -21,20 +21,13 @@ pytestmark = pytest.mark.host
 @pytest.fixture(scope="module")
 def page(webui: LiveWebui) -> Iterator[Any]:
     """The webui's page, in its dark theme."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with api.sync_playwright() as playwright:
-        try:
-            chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"needs a Chromium: playwright install chromium ({str(error).splitlines()[0]})")
-        opened = chromium.new_page(viewport={"width": 1400, "height": 1000})
+    with chromium() as browser:
+        opened = browser.new_page(viewport={"width": 1400, "height": 1000})
         opened.set_default_timeout(60_000)
         opened.goto(f"{webui.url}/?__theme=dark")
         opened.wait_for_selector("#txt2img_generate")
         opened.wait_for_timeout(3000)  # its scripts set the page up
         yield opened
-        chromium.close()
 
 
 def _screenshot(page: Any, webui: LiveWebui, element: Any, name: str) -> None:
