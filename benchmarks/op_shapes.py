@@ -31,6 +31,14 @@ SHAPES: dict[str, dict[str, str]] = {
         "sdxl-2x1024x1280": "SDXL",
         "flux-1x4608x3072-no-residual": "Flux",
     },
+    "linear": {
+        "8192x320x320": "SD1.5",
+        "8192x320x320-no-bias": "SD1.5",
+        "128x1280x1280": "SD1.5",
+        "8192x640x2560": "SDXL",
+        "2048x1280x1280-no-bias": "SDXL",
+        "2048x1280x5120": "SDXL",
+    },
     "linear_geglu": {
         "8192x2560x320": "SD1.5",
         "512x10240x1280": "SD1.5",
@@ -51,6 +59,7 @@ SHAPES: dict[str, dict[str, str]] = {
     "conv2d_act": {
         "2x320x64-320-residual": "SD1.5",
         "2x1280x16-1280": "SD1.5",
+        "2x1280x8-1280": "SD1.5",
         "2x320x128-320-residual": "SDXL",
         "2x640x64-640": "SDXL",
         "2x1280x32-1280-residual": "SDXL",

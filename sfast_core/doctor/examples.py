@@ -24,6 +24,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     image, tokens = normal(2, 320, 32, 32), normal(2, 256, 640)
     yield "group_norm_act", (image, 32, normal(320), normal(320), 1e-5, "silu")
     yield "add_layer_norm", (tokens, normal(2, 256, 640), normal(640), normal(640), 1e-5)
+    yield "linear", (tokens, normal(640, 640, scale=0.04), normal(640))
     yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
     yield "linear_act", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), "gelu_tanh")
     yield "linear_add", (tokens, normal(640, 640, scale=0.04), normal(640), normal(2, 256, 640))

@@ -11,6 +11,7 @@ __all__ = ["NAMES", "Impl", "Op", "all_ops"]
 NAMES = (
     "group_norm_act",
     "add_layer_norm",
+    "linear",
     "linear_geglu",
     "linear_act",
     "linear_add",

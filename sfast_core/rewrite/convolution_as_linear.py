@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch.fx import Graph
 
 from .graph import calls, insert, insert_as, replace, shape, value
+from .views import as_tokens
 
 
 def convolution_as_linear(graph: Graph) -> int:
@@ -23,7 +24,7 @@ def convolution_as_linear(graph: Graph) -> int:
         if shape(weight)[2:] != (1, 1) or groups != 1 or tuple(pairs[0]) != (1, 1) or tuple(pairs[1]) != (0, 0) or value(x).dim() != 4:
             continue
         matrix = insert(node, torch.reshape, weight, shape(weight)[:2])
-        tokens = insert(node, torch.permute, x, (0, 2, 3, 1))
+        tokens = as_tokens(x).insert(node)
         product = insert_as(node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, bias)
         replace(node, insert(node, torch.permute, product, (0, 3, 1, 2)))
         changed += 1

@@ -1,4 +1,8 @@
-"""The residual sum and the LayerNorm behind it in one pass: the sum is written once and not read again for the norm."""
+"""The residual sum and the LayerNorm behind it in one pass: the sum is written once and not read again for the norm.
+
+The bias of a linear layer that is added to the residual goes along: the pass has time to read it, and a product without one runs faster
+(H100, fp16, us: 8192x320x320 9.6 and 7.1, 8192x640x640 13.3 and 12.1, 2048x1280x1280 12.8 and 12.3).
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,22 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.add_layer_norm import add_layer_norm
-from .graph import calls, drop_unused, insert_as, insert_item, replace, shape, value
+from .fuse_linear_add import HasImpl, has_siblings
+from .graph import calls, drop_unused, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
 
 
-def _is_residual_sum(node: Node) -> bool:
-    """A sum of two tensors of one shape and dtype."""
-    return calls(node, torch.add) and all(
-        isinstance(arg, Node) and shape(arg) == shape(node) and value(arg).dtype == value(node).dtype for arg in node.args
-    )
+def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
+    """Fuse LayerNorm over the last dimension with the sum that it reads; the sum stays available to the residual stream.
 
-
-def fuse_add_layer_norm(graph: Graph) -> int:
-    """Fuse LayerNorm over the last dimension with the sum that it reads; the sum stays available to the residual stream."""
+    Without an impl each linear layer keeps its bias: one more sum would be a pass of its own.
+    """
     fused = 0
     for node in list(graph.nodes):
         if not calls(node, F.layer_norm) or len(tuple(node.args[1])) != 1:
             continue
         x, _, weight, bias, eps = node.args
         if _is_residual_sum(x) and all(_is_placeholder(arg) for arg in (weight, bias)):
-            both = insert_as(x, _results(x), add_layer_norm, x.args[0], x.args[1], weight, bias, eps)
+            both = _fuse_sum(x, weight, bias, eps, has_impl)
             total = insert_item(x, both, 0)
             replace(node, insert_item(x, both, 1))
             replace(x, total)
@@ -35,6 +36,30 @@ def fuse_add_layer_norm(graph: Graph) -> int:
         fused += 1
     drop_unused(graph)
     return fused
+
+
+def _is_residual_sum(node: Node) -> bool:
+    """A sum of two tensors of one shape and dtype."""
+    return calls(node, torch.add) and all(
+        isinstance(arg, Node) and shape(arg) == shape(node) and value(arg).dtype == value(node).dtype for arg in node.args
+    )
+
+
+def _fuse_sum(total: Node, weight: Node | None, bias: Node | None, eps: float, has_impl: HasImpl) -> Node:
+    """The fused call in front of the sum ``total``."""
+    for linear, other in (total.args, total.args[::-1]):
+        if linear is other or not _has_own_bias(linear, total):
+            continue
+        arguments = (linear, other, weight, bias, eps, linear.args[2])
+        if has_impl(add_layer_norm, *metas(arguments)):
+            respell(linear, value(linear), F.linear, *linear.args[:2], None)
+            return insert_as(total, _results(total), add_layer_norm, *arguments)
+    return insert_as(total, _results(total), add_layer_norm, *total.args, weight, bias, eps)
+
+
+def _has_own_bias(node: Node, total: Node) -> bool:
+    """A linear layer with a bias whose result ``total`` alone reads, and which isn't to be packed with others that read its input."""
+    return calls(node, F.linear) and node.args[2] is not None and sole_user(node) is total and not has_siblings(node)
 
 
 def _results(x: Node) -> tuple[torch.Tensor, torch.Tensor]:

@@ -54,14 +54,14 @@ def _linear_behind(node: Any) -> list[Node] | None:
     while isinstance(node, Node) and sole_user(node) is not None:
         chain.insert(0, node)
         if calls(node, F.linear):
-            return None if _has_siblings(node) else chain
+            return None if has_siblings(node) else chain
         if not calls(node, torch.reshape, torch.permute):
             return None
         node = node.args[0]
     return None
 
 
-def _has_siblings(linear: Node) -> bool:
+def has_siblings(linear: Node) -> bool:
     """Whether other linear layers read the same input."""
     return any(user is not linear and calls(user, F.linear) and user.args[0] is linear.args[0] for user in linear.args[0].users)
 

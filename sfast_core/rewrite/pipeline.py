@@ -67,7 +67,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "split_concat": lambda graph: split_concat(graph, has_impl),
         "fuse_upsample_conv": fuse_upsample_conv,
         "fuse_conv_act": fuse_conv_act,
-        "fuse_add_layer_norm": fuse_add_layer_norm,
+        "fuse_add_layer_norm": lambda graph: fuse_add_layer_norm(graph, has_impl),
         "fuse_geglu": fuse_geglu,
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,

@@ -52,13 +52,20 @@ class Seen(NamedTuple):
         return node
 
 
+def as_tokens(image: Node) -> Seen:
+    """An image [B, C, H, W] as [B, H, W, C]."""
+    seen = Seen(image).through(torch.permute, (0, 2, 3, 1))
+    assert seen is not None, "a permutation takes no copy"
+    return seen
+
+
 def as_it_lies(node: Node) -> Seen:
     """``node`` by way of the image that it is a view of, or itself."""
     if calls(node, torch.reshape):
         image = as_it_lies(node.args[0])
         return (image.through(torch.reshape, shape(node)) if image.steps else None) or Seen(node)
     if calls(node, torch.permute) and _dims(node) == (0, 2, 3, 1):
-        return Seen(node.args[0]).through(torch.permute, _dims(node)) or Seen(node)
+        return as_tokens(node.args[0])
     return Seen(node)
 
 

@@ -103,6 +103,13 @@ def test_a_1x1_convolution_is_a_matrix_product(name: str) -> None:
     assert (found, count(graph, F.linear), count(graph, F.conv2d)) == ((1, 1, 0) if product else (0, 0, 1))
 
 
+def test_an_image_recorded_in_nchw_is_told_as_a_matrix() -> None:
+    """With channels innermost, as images lie when the graph runs, its tokens are dense: kernels that need that must not refuse it."""
+    _, graph = rewritten("convolution_as_linear", Forward(lambda net, x: net.conv(x) + 1, conv=nn.Conv2d(4, 8, 1)), torch.randn(IMAGE))
+    (product,) = [node for node in graph.nodes if node.target is F.linear]
+    assert product.args[0].meta["val"].is_contiguous()
+
+
 def test_no_image_of_one_is_a_matrix_product() -> None:
     found, _ = rewritten("convolution_as_linear", Forward(lambda net, x: net.conv(x[0]), conv=nn.Conv2d(4, 8, 1)), torch.randn(IMAGE))
     assert found == 0

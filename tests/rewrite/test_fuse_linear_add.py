@@ -12,8 +12,8 @@ from torch import nn
 
 from sfast_core.ops.add_layer_norm import add_layer_norm
 from sfast_core.ops.conv2d_act import conv2d_act
+from sfast_core.ops.cublaslt.product import why_not
 from sfast_core.ops.linear_add import linear_add
-from sfast_core.ops.linear_add.cublaslt_impl import why_not
 from sfast_core.rewrite.graph import metas
 from sfast_core.target import Target
 from tests.models import Forward
@@ -153,7 +153,7 @@ def test_a_1x1_convolution_takes_the_sum_from_a_3x3_one() -> None:
 @pytest.mark.parametrize("name", ["tokens become an image", "tokens become an image through a 1x1 convolution", "a 1x1 convolution"])
 def test_images_recorded_in_nchw_are_told_as_they_will_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With channels innermost the views of them are matrices that cuBLASLt takes; that must be so where impls are chosen too."""
-    monkeypatch.setattr("sfast_core.ops.linear_add.cublaslt_impl.why_no_library", lambda: None)
+    monkeypatch.setattr("sfast_core.ops.cublaslt.product.why_no_library", lambda: None)
     target, reasons = Target(torch.device("cuda", 0), "fake", (9, 0)), []
 
     def has_impl(op: Any, *args: Any) -> bool:

@@ -90,3 +90,43 @@ def test_layer_norm(name: str) -> None:
     nodes = [node for node in graph.nodes if node.target is add_layer_norm]
     assert found == len(nodes) == fused and sum(node.args[1] is not None for node in nodes) == with_sum
     assert count(graph, F.layer_norm) == (0 if fused else 1) and count(graph, torch.add) == sums
+
+
+def always(*_: object) -> bool:
+    return True
+
+
+# name: (forward of two token sequences, how many linear layers' biases the norms take, how many layers keep theirs)
+BIASES: dict[str, tuple[Function, int, int]] = {
+    "added to the residual": (lambda net, x, y: net.norm(net.layer(x) + y), 1, 0),
+    "the residual added to it": (lambda net, x, y: net.norm(y + net.layer(x)), 1, 0),
+    "two layers": (lambda net, x, y: net.norm(net.layer(x) + net.layer2(y)), 1, 1),
+    "and the sum used elsewhere": (lambda net, x, y: (lambda s: net.norm(s) * s)(net.layer(x) + y), 1, 0),
+    "added to its own input": (lambda net, x, y: net.norm(net.layer(x) + x), 1, 0),
+    "without a bias": (lambda net, x, y: net.norm(net.plain(x) + y), 0, 0),
+    "read elsewhere": (lambda net, x, y: (lambda r: net.norm(r + y) * r)(net.layer(x)), 0, 1),
+    "with a sibling": (lambda net, x, y: net.norm(net.layer(x) + y) * net.layer2(x), 0, 2),
+    "behind an activation": (lambda net, x, y: net.norm(net.layer(x).relu() + y), 0, 1),
+    "without a residual": (lambda net, x, y: net.norm(net.layer(x)), 0, 1),
+    "added to itself": (lambda net, x, y: (lambda r: net.norm(r + r))(net.layer(x)), 0, 1),
+}
+
+
+def _with_layers(function: Function) -> Forward:
+    net = Forward(function, norm=nn.LayerNorm(8), layer=nn.Linear(8, 8), layer2=nn.Linear(8, 8), plain=nn.Linear(8, 8, bias=False))
+    nn.init.normal_(net.norm.weight)
+    return net
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_norm_takes_the_bias_of_the_layer_before_it(name: str) -> None:
+    function, taken, kept = BIASES[name]
+    _, graph = rewritten("fuse_add_layer_norm", _with_layers(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=always)
+    assert sum(len(node.args) == 6 for node in graph.nodes if node.target is add_layer_norm) == taken
+    assert sum(node.args[2] is not None for node in graph.nodes if node.target is F.linear) == kept
+
+
+def test_without_a_kernel_the_layer_keeps_its_bias() -> None:
+    function, taken, _ = BIASES["added to the residual"]
+    _, graph = rewritten("fuse_add_layer_norm", _with_layers(function), torch.randn(TOKENS), torch.randn(TOKENS))
+    assert taken and all(len(node.args) == 5 for node in graph.nodes if node.target is add_layer_norm)

@@ -12,8 +12,9 @@ def add_layer_norm(
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     eps: float,
+    x_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``s = x + residual; n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias`` over the last dimension.
+    """``s = x + x_bias + residual; n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias`` over the last dimension.
 
     Args:
         x: [..., C], float.
@@ -21,11 +22,14 @@ def add_layer_norm(
         weight: [C] or None (ones). Its dtype may differ from x's; the normalisation then runs in float32.
         bias: [C] or None (zeros), as ``weight``.
         eps: added to the (biased) variance.
+        x_bias: [C] in x's dtype, the bias of the linear layer that made x, or None. Only with a residual.
 
     Returns:
-        s, n: [..., C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken. Where residual is None
-        s is x itself, whatever its strides.
+        s, n: [..., C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken; an impl rounds it once. Where
+        residual is None s is x itself, whatever its strides.
     """
+    if x_bias is not None:
+        x = x + x_bias
     s = x if residual is None else (x + residual).contiguous()
     values = s
     if any(tensor is not None and tensor.dtype != s.dtype for tensor in (weight, bias)):

@@ -23,6 +23,7 @@ THREAD_ELEMENTS = 16
 def add_layer_norm_kernel(
     x_ptr,  # [rows, C]
     residual_ptr,  # [rows, C] or None
+    x_bias_ptr,  # [C] or None, only with a residual
     weight_ptr,  # [C] or None
     bias_ptr,  # [C] or None
     sum_ptr,  # [rows, C], written; None where residual is None
@@ -51,6 +52,8 @@ def add_layer_norm_kernel(
         bias = tl.load(bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
     if residual_ptr is not None:
         total = s.to(tl.float32) + tl.load(residual_ptr + base + offsets, mask=live, other=0.0).to(tl.float32)
+        if x_bias_ptr is not None:
+            total += tl.load(x_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
         s = total.to(x_ptr.dtype.element_ty)
         tl.store(sum_ptr + base + offsets, s, mask=live)
     v = s.to(tl.float32)
@@ -72,6 +75,7 @@ def why_not(
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     eps: float,
+    x_bias: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias):
@@ -84,6 +88,10 @@ def why_not(
         return f"residual of shape {tuple(residual.shape)} is broadcast to {tuple(x.shape)}"
     if residual is not None and residual.dtype != x.dtype:
         return f"residual is {residual.dtype}, x is {x.dtype}"
+    if x_bias is not None and residual is None:
+        return "x_bias without a residual"
+    if x_bias is not None and (x_bias.dtype != x.dtype or x_bias.shape != x.shape[-1:]):
+        return f"x_bias is {list(x_bias.shape)} {x_bias.dtype}, must be {list(x.shape[-1:])} {x.dtype}"
     return None
 
 
@@ -93,6 +101,7 @@ def launch(
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     eps: float,
+    x_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.add_layer_norm`."""
     rows_in = x.contiguous()
@@ -107,6 +116,7 @@ def launch(
             launcher(add_layer_norm_kernel, (-(-rows // program_rows),))(
                 rows_in,
                 None if residual is None else residual.contiguous(),
+                None if x_bias is None else x_bias.contiguous(),
                 None if weight is None else weight.contiguous(),
                 None if bias is None else bias.contiguous(),
                 None if residual is None else total,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 
 from ..constraints import why_no_triton
 from ..triton_launch import launcher
+from ..triton_operand import operand
 from .constraints import why_not_alike
 from .triton_kernels import cross_attention_kernel
 
@@ -119,7 +119,7 @@ def launch_cut(plan: Cut, blocks: int, q: torch.Tensor, k: torch.Tensor, v: torc
             S1=plan.keys[1],
             D0=plan.head[0],
             D1=plan.head[1],
-            OPERAND=_operand(q),
+            OPERAND=operand(q),
             num_warps=plan.warps,
             num_stages=plan.stages,
             enable_fp_fusion=True,
@@ -129,13 +129,6 @@ def launch_cut(plan: Cut, blocks: int, q: torch.Tensor, k: torch.Tensor, v: torc
 def blocks_per_program(blocks: int, heads: int, multiprocessors: int) -> int:
     """How many blocks of queries share one load of the keys: two where enough programs are left to fill the GPU, four were no faster."""
     return max(1, min(MAX_BLOCKS, blocks, blocks * heads // (PROGRAMS_PER_SM * multiprocessors)))
-
-
-def _operand(q: torch.Tensor) -> tl.dtype:
-    """The dtype of products. Triton's interpreter (on a CPU) would multiply bfloat16's bits as integers."""
-    if q.device.type != "cuda":
-        return tl.float32
-    return tl.bfloat16 if q.dtype == torch.bfloat16 else tl.float16
 
 
 def _multiprocessors(device: torch.device) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
 from ..constraints import why_no_cuda
 from ..triton_launch import launcher
+from ..triton_operand import operand
 from .reference import APPROXIMATIONS
 from .triton_gate_impl import gate_kind
 from .triton_kernels import linear_geglu_kernel
@@ -126,7 +126,7 @@ def launch_tile(
             BLOCK_M=tile.rows,
             BLOCK_H=tile.cols,
             BLOCK_K=BLOCK_K,
-            OPERAND=_operand(x),
+            OPERAND=operand(x),
             num_warps=tile.warps,
             num_stages=tile.stages,
             enable_fp_fusion=True,
@@ -151,13 +151,6 @@ def _aligned_rows(x: torch.Tensor, depth: int) -> torch.Tensor:
     if source.stride(1) != 1 or source.stride(0) < depth or source.stride(0) % 8 or source.data_ptr() % 16:
         return source.clone(memory_format=torch.contiguous_format)
     return source
-
-
-def _operand(x: torch.Tensor) -> tl.dtype:
-    """The dtype of products. Triton's interpreter (on a CPU) would multiply bfloat16's bits as integers."""
-    if x.device.type != "cuda":
-        return tl.float32
-    return tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
 
 
 def _capacity(device: torch.device) -> tuple[int, int]:

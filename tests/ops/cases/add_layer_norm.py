@@ -17,6 +17,7 @@ def _make(
     affine: torch.dtype | bool = True,
     mean: float = 0.2,
     std: float = 1.0,
+    x_bias: bool = False,
 ) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
@@ -27,7 +28,7 @@ def _make(
             affine_dtype = affine if isinstance(affine, torch.dtype) else dtype
             weight = data.normal(shape[-1], mean=1.0, std=0.3, dtype=affine_dtype)
             bias = data.normal(shape[-1], std=0.3, dtype=affine_dtype)
-        return (x, added, weight, bias, 1e-5), {}
+        return (x, added, weight, bias, 1e-5, *([data.normal(shape[-1], std=0.3)] if x_bias else [])), {}
 
     return make
 
@@ -57,6 +58,9 @@ CASES = [
     Case("no-affine", _make((2, 5, 128), affine=False)),
     Case("float32-affine", _make((2, 5, 128), affine=torch.float32)),
     Case("far-from-zero", _make((4, 256), mean=60.0, std=0.5)),
+    Case("x-bias", _make((2, 7, 320), x_bias=True)),
+    Case("x-bias-odd-no-affine", _make((5, 3, 33), affine=False, x_bias=True)),
+    Case("x-bias-empty", _make((0, 7, 64), x_bias=True)),
     Case("views", _views(residual=True)),
     Case("view-no-residual", _views(residual=False)),
     Case("empty", _make((0, 7, 64))),
@@ -69,5 +73,6 @@ GPU_CASES = [
         for model, shapes in LAYER_NORM.items()
         for s in shapes
     ),
+    Case("sdxl-2x1024x1280-x-bias", _make((2, 1024, 1280), x_bias=True)),
     Case("past-2-31-elements", _make((2**19 + 3, 4100)), slow=True),
 ]

@@ -1,4 +1,4 @@
-"""How ``linear_add`` calls cuBLASLt, without a GPU: the numbers against the header, the calls against a library that multiplies in memory."""
+"""How ``linear`` and ``linear_add`` call cuBLASLt, without a GPU: the numbers against the header, the calls against a library that multiplies in memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from sfast_core.ops.linear_add import OP, cublaslt, cublaslt_impl, cublaslt_plans, linear_add
-from sfast_core.ops.linear_add.cublaslt import DataType, Epilogue, Operation, Preference, ReductionScheme, Transpose
-from sfast_core.ops.linear_add.cublaslt_plans import ALIGNMENT, Addresses, PlanCache, Problem
+from sfast_core.ops import linear
+from sfast_core.ops import linear_add as linear_add_op
+from sfast_core.ops.cublaslt import IMPLS, library, plans, product
+from sfast_core.ops.cublaslt.library import DataType, Epilogue, Operation, Preference, ReductionScheme, Transpose
+from sfast_core.ops.cublaslt.plans import ALIGNMENT, Addresses, PlanCache, Problem
+from sfast_core.ops.linear_add import linear_add
 from sfast_core.target import Target
 from tests.ops.cases.linear_add import CASES
 
@@ -34,7 +38,7 @@ NUMBERS = {
     "CUDA_R_16BF": (DataType.R_16BF, 14),
     "CUBLAS_OP_N": (Transpose.NO, 0),
     "CUBLAS_OP_T": (Transpose.YES, 1),
-    "CUBLAS_COMPUTE_32F": (cublaslt.COMPUTE_32F, 68),
+    "CUBLAS_COMPUTE_32F": (library.COMPUTE_32F, 68),
     "CUBLASLT_EPILOGUE_DEFAULT": (Epilogue.DEFAULT, 1),
     "CUBLASLT_EPILOGUE_BIAS": (Epilogue.BIAS, 4),
     "CUBLASLT_REDUCTION_SCHEME_INPLACE": (ReductionScheme.IN_PLACE, 1),
@@ -68,8 +72,8 @@ def test_every_number_is_checked() -> None:
 
 
 def test_structures() -> None:
-    result = cublaslt.HeuristicResult
-    assert ctypes.sizeof(cublaslt.Algorithm) == 64 and ctypes.sizeof(result) == 96
+    result = library.HeuristicResult
+    assert ctypes.sizeof(library.Algorithm) == 64 and ctypes.sizeof(result) == 96
     assert [getattr(result, name).offset for name, *_ in result._fields_] == [0, 64, 72, 76, 80]
 
 
@@ -91,7 +95,7 @@ def test_numbers_and_signatures_are_those_of_the_installed_headers() -> None:
     for name, (ours, _) in NUMBERS.items():
         (number,) = set(re.findall(rf"\b{name}\s*=\s*(\w+)", text))
         assert int(number, 0) == ours, name
-    for name, parameters in cublaslt.SIGNATURES.items():
+    for name, parameters in library.SIGNATURES.items():
         (theirs,) = set(re.findall(rf"\b{name}\(([^)]*)\);", text))
         assert len(theirs.split(",")) == len(parameters), name
 
@@ -112,27 +116,27 @@ def test_numbers_and_signatures_are_those_of_the_installed_headers() -> None:
     ],
 )
 def test_the_name_of_pytorchs_library(cuda: str | None, platform: str, name: str | None) -> None:
-    assert cublaslt.name_of(cuda, platform) == name
+    assert library.name_of(cuda, platform) == name
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names a library of Linux")
 def test_another_library_is_refused() -> None:
     with pytest.raises(OSError):
-        cublaslt.open_loaded("libcublasLt.so.0")
+        library.open_loaded("libcublasLt.so.0")
     with pytest.raises(AttributeError, match="cublasLtCreate"):
-        cublaslt.open_loaded(ctypes.util.find_library("c") or "libc.so.6")
+        library.open_loaded(ctypes.util.find_library("c") or "libc.so.6")
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch has a cuBLASLt")
 def test_why_not_without_a_library() -> None:
     x, weight = torch.empty(4, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
-    reason = cublaslt_impl.why_not(GPU, x, weight, None, x)
+    reason = product.why_not(GPU, x, weight, None, x)
     assert reason is not None and "cuBLASLt can't be used: PyTorch" in reason
 
 
 def test_an_error_names_the_function_and_the_status() -> None:
     with pytest.raises(RuntimeError, match="cublasLtMatmul: status 15, not supported"):
-        cublaslt._check(15, SimpleNamespace(__name__="cublasLtMatmul"), ())
+        library._check(15, SimpleNamespace(__name__="cublasLtMatmul"), ())
 
 
 # -- a library that multiplies in memory ----------------------------------------------------------------------------------------
@@ -143,7 +147,7 @@ _DTYPES = {DataType.R_16F: torch.float16, DataType.R_16BF: torch.bfloat16}
 class Memory:
     """cuBLASLt as its manual tells it: matrices are stored by columns, and what is set is read when the product is launched."""
 
-    def __init__(self, algorithms: int = 2) -> None:
+    def __init__(self, algorithms: int = plans.RANKS) -> None:
         self.objects: dict[int, Any] = {}
         self.preferences: dict[int, int] = {}
         self.ranks: list[int] = []
@@ -193,10 +197,13 @@ class Memory:
     def cublasLtMatmul(self, handle: Any, operation: Any, alpha: Any, *rest: Any) -> None:
         a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace, workspace_bytes, _ = rest
         set_to = self.objects[operation.value]
-        assert (alpha._obj.value, beta._obj.value, set_to[3], set_to[4]) == (1.0, 1.0, 1, 0)
+        assert (alpha._obj.value, set_to[3], set_to[4]) == (1.0, 1, 0)
         self.ranks.append(algorithm._obj.data[0])
         assert workspace_bytes == 512 * self.ranks[-1] and bool(workspace) == bool(workspace_bytes)
-        total = self._matrix(a, a_layout).double().t() @ self._matrix(b, b_layout).double() + self._matrix(c, c_layout).double()
+        total = self._matrix(a, a_layout).double().t() @ self._matrix(b, b_layout).double()
+        assert beta._obj.value in (0.0, 1.0)
+        if beta._obj.value:  # else C isn't read: it may hold anything, also what isn't a number
+            total += self._matrix(c, c_layout).double()
         if set_to[7] == 4:
             total += self._flat(set_to[8], total.shape[0], self.objects[a_layout.value][0]).double()[:, None]
         self._matrix(d, d_layout).copy_(total)
@@ -217,8 +224,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
     """The impl calls this library, with the CPU for a device."""
     library = Memory()
     cache = PlanCache(library)
-    monkeypatch.setattr(cublaslt_impl, "plans", lambda: cache)
-    monkeypatch.setattr(cublaslt_impl, "why_no_library", lambda: None)
+    monkeypatch.setattr(product, "plans", lambda: cache)
+    monkeypatch.setattr(product, "why_no_library", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
@@ -230,36 +237,38 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 # odd: lengths that cuBLASLt can't be given; empty: nothing to compute
 @pytest.mark.parametrize("case", [case for case in CASES if case.id not in ("odd", "empty")], ids=lambda case: case.id)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_what_is_launched_is_the_op(memory: Memory, case: Any, dtype: torch.dtype, rank: int) -> None:
+@pytest.mark.parametrize("rank", range(plans.RANKS))
+@pytest.mark.parametrize("op", [F.linear, linear_add], ids=lambda op: op.__name__)
+def test_what_is_launched_is_the_op(memory: Memory, case: Any, dtype: torch.dtype, rank: int, op: Any) -> None:
     args, _ = case.make(dtype, torch.device("cpu"))
-    out = OP.impls[rank].launch(*args)
-    expected = linear_add(*(arg if arg is None else arg.double() for arg in args))
+    args = args[:3] if op is F.linear else args
+    out = IMPLS[rank].launch(*args)
+    expected = op(*(arg if arg is None else arg.double() for arg in args))
     assert out.shape == expected.shape and out.is_contiguous() and out.dtype == dtype and memory.ranks == [rank]
     assert torch.equal(out, expected.to(dtype))  # rounded once
 
 
 def test_what_is_asked_for(memory: Memory) -> None:
     args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
-    cublaslt_impl.launch(*args)
+    product.launch(*args)
     # Up to 32 MiB; parts of a sum in float32; every operand on 16 bytes.
     assert memory.preferences == {1: 32 << 20, 3: 2, 5: 16, 6: 16, 7: 16, 8: 16}
 
 
 def test_a_plan_is_made_once_and_takes_each_bias(memory: Memory) -> None:
     (x, weight, bias, residual), _ = CASES[0].make(torch.float16, torch.device("cpu"))
-    first = cublaslt_impl.launch(x, weight, bias, residual)
+    first = product.launch(x, weight, bias, residual)
     made = len(memory.objects)
-    second = cublaslt_impl.launch(x, weight, bias * 2, residual)
+    second = product.launch(x, weight, bias * 2, residual)
     assert len(memory.objects) == made and not torch.equal(first, second)
-    cublaslt_impl.launch(x, weight, None, residual)
+    product.launch(x, weight, None, residual)
     assert len(memory.objects) == made + 4
 
 
 def test_the_last_algorithm_stands_in_for_one_that_is_not_there(memory: Memory) -> None:
     memory._algorithms = 1
     args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
-    cublaslt_impl.launch_second(*args)
+    product.launch_second(*args)
     assert memory.ranks == [0]
 
 
@@ -268,7 +277,7 @@ PROBLEM = Problem(0, torch.float16, m=16, n=32, k=64, x_stride=64, weight_stride
 
 def test_without_an_algorithm_nothing_is_left_behind() -> None:
     memory = Memory(algorithms=0)
-    with pytest.raises(RuntimeError, match="linear_add: cuBLASLt has no algorithm for Problem"):
+    with pytest.raises(RuntimeError, match="cuBLASLt has no algorithm for Problem"):
         PlanCache(memory).plan(PROBLEM)
     assert list(memory.objects.values()) == ["handle"]
 
@@ -333,21 +342,20 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_why_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublaslt_impl, "why_no_library", lambda: None)
+    monkeypatch.setattr(product, "why_no_library", lambda: None)
     arguments, expected = REFUSED[name]
-    assert expected in (cublaslt_impl.why_not(*arguments) or "nothing against it")
+    assert expected in (product.why_not(*arguments) or "nothing against it")
 
 
 def test_why_not_has_nothing_against_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublaslt_impl, "why_no_library", lambda: None)
-    assert cublaslt_impl.why_not(GPU, X, WEIGHT, BIAS, RESIDUAL) is None
-    assert cublaslt_impl.why_not(GPU, X, WEIGHT, None, RESIDUAL) is None
-    assert cublaslt_impl.why_not(GPU, _meta(2, 9, 192)[..., :64], _meta(48, 128)[:, 64:], BIAS, RESIDUAL) is None
-    assert cublaslt_impl.why_not(GPU, _meta(64), WEIGHT, BIAS, _meta(48)) is None
+    monkeypatch.setattr(product, "why_no_library", lambda: None)
+    assert product.why_not(GPU, X, WEIGHT, BIAS, RESIDUAL) is None
+    assert product.why_not(GPU, X, WEIGHT, None, RESIDUAL) is None
+    assert product.why_not(GPU, _meta(2, 9, 192)[..., :64], _meta(48, 128)[:, 64:], BIAS, RESIDUAL) is None
+    assert product.why_not(GPU, _meta(64), WEIGHT, BIAS, _meta(48)) is None
 
 
-def test_calls_alike_share_a_choice() -> None:
-    assert OP.family is not None
-    assert OP.family(X, WEIGHT, BIAS, RESIDUAL) == ("torch.float16 (48, 64) True", 1152)
-    assert OP.family(X, WEIGHT, None, RESIDUAL) == ("torch.float16 (48, 64) False", 1152)
-    assert len({impl.name for impl in OP.impls}) == cublaslt_plans.RANKS
+@pytest.mark.parametrize("op", [linear.OP, linear_add_op.OP], ids=lambda op: op.name)
+def test_each_algorithm_is_an_impl_and_each_size_is_measured(op: Any) -> None:
+    assert len({impl.launch for impl in op.impls}) == len({impl.name for impl in op.impls}) == plans.RANKS
+    assert op.measured and op.family is None

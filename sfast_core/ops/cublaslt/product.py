@@ -1,7 +1,4 @@
-"""The product, the bias and the residual in one GEMM of cuBLASLt: beta is 1, and the residual is what it is added to.
-
-The sum is rounded once, and nobody reads the product again to add to it.
-"""
+"""``x @ weight.T (+ bias) (+ residual)`` by one of the algorithms that cuBLASLt proposes: the first is not always the fastest."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ import torch
 
 from ..constraints import why_no_cuda
 from ..spec import ranked
-from .cublaslt import why_no_library
-from .cublaslt_plans import ALIGNMENT, DTYPES, Addresses, Problem, plans
+from .library import why_no_library
+from .plans import ALIGNMENT, DTYPES, Addresses, Problem, plans
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -21,7 +18,13 @@ if TYPE_CHECKING:
 ROW_UNIT = ALIGNMENT // 2  # elements
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> str | None:
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+) -> str | None:
     """The reason why cuBLASLt can't compute this, or None."""
     if reason := why_no_cuda(target, (8, 0)):
         return reason
@@ -35,7 +38,7 @@ def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.T
     (n, k), out = weight.shape, (*x.shape[:-1], weight.shape[0])
     if bias is not None and tuple(bias.shape) != (n,):
         return f"bias is {list(bias.shape)}, must be [{n}]"
-    if tuple(residual.shape) != out:
+    if residual is not None and tuple(residual.shape) != out:
         return f"residual of {list(residual.shape)} is broadcast to {list(out)}"
     if x.numel() == 0 or weight.numel() == 0:
         return "x or weight is empty"
@@ -43,7 +46,7 @@ def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.T
         return f"x of {list(x.shape)} or the result of {list(out)} has 2^31 elements or more"
     if n % ROW_UNIT or k % ROW_UNIT:
         return f"weight is {list(weight.shape)}, both must be multiples of {ROW_UNIT}"
-    if not residual.is_contiguous():
+    if residual is not None and not residual.is_contiguous():
         return f"residual has strides {residual.stride()}, must be contiguous"
     for name, tensor in (("x", x), ("weight", weight)):
         if _rows(tensor) is None:
@@ -55,12 +58,32 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def launch_algorithm(rank: int, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
-    """As :func:`.reference.linear_add`, rounded once, by the algorithm that cuBLASLt's heuristic puts at ``rank`` (0: first).
+def launch_rank(
+    rank: int,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at ``rank`` (0: first).
 
     Operands that lie otherwise than ``why_not`` was told are copied.
+
+    Args:
+        rank: below :data:`.plans.RANKS`; the last algorithm stands in for one that is not there.
+        x: [..., K].
+        weight: [N, K].
+        bias: [N] or None.
+        residual: [..., N] or None.
+
+    Returns:
+        [..., N], contiguous.
+
+    Raises:
+        RuntimeError: cuBLASLt has no algorithm for this, or refused it.
     """
-    rows, matrix, added = _matrix(x), _matrix(weight), _dense(residual)
+    rows, matrix = _matrix(x), _matrix(weight)
+    added = None if residual is None else _dense(residual)
     shift = None if bias is None else _dense(bias)
     out = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
     with torch.cuda.device(x.device):
@@ -81,15 +104,18 @@ def launch_algorithm(rank: int, x: torch.Tensor, weight: torch.Tensor, bias: tor
             x=rows.data_ptr(),
             weight=matrix.data_ptr(),
             bias=None if shift is None else shift.data_ptr(),
-            residual=added.data_ptr(),
+            residual=None if added is None else added.data_ptr(),
             out=out.data_ptr(),
         )
         plan.launch(algorithm, addresses, workspace.data_ptr(), torch.cuda.current_stream().cuda_stream)
     return out
 
 
-launch = ranked(launch_algorithm, 0, "launch")
-launch_second = ranked(launch_algorithm, 1, "launch_second")
+launch = ranked(launch_rank, 0, "launch")
+launch_second = ranked(launch_rank, 1, "launch_second")
+launch_third = ranked(launch_rank, 2, "launch_third")
+launch_fourth = ranked(launch_rank, 3, "launch_fourth")
+launch_fifth = ranked(launch_rank, 4, "launch_fifth")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:

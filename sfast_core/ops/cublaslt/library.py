@@ -1,4 +1,4 @@
-"""cuBLASLt's matrix product through ctypes: PyTorch has no call that adds a bias and a residual at once.
+"""cuBLASLt's matrix product through ctypes: PyTorch takes the first algorithm that cuBLASLt proposes, and has no call that adds a residual.
 
 It is the library that PyTorch has loaded already: nothing to install or to compile, and no second copy of its kernels on the GPU.
 Numbers, structures and signatures are those of ``cublasLt.h``; they are the same in the headers of CUDA 12.4 and 13.1.
@@ -160,7 +160,7 @@ def open_loaded(name: str) -> Any:
 
 
 @functools.cache
-def library() -> Any:
+def loaded() -> Any:
     """PyTorch's cuBLASLt.
 
     Raises:
@@ -177,7 +177,7 @@ def library() -> Any:
 def why_no_library() -> str | None:
     """Why cuBLASLt can't be called, or None."""
     try:
-        library()
+        loaded()
     except (OSError, AttributeError) as error:
         return f"cuBLASLt can't be used: {str(error).splitlines()[0][:120]}"
     return None

@@ -1,4 +1,4 @@
-"""Products with bias and residual as cuBLASLt takes them, made once per problem and kept.
+"""Products, with or without bias and residual, as cuBLASLt takes them, made once per problem and kept.
 
 cuBLASLt counts along columns first. A row-major [rows, columns] is to it a matrix of ``columns`` rows, so it is asked for the transpose::
 
@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import cublaslt
-from .cublaslt import DataType, Epilogue, HeuristicResult, Operation, Preference, ReductionScheme, Transpose
+from .library import COMPUTE_32F, DataType, Epilogue, HeuristicResult, Operation, Preference, ReductionScheme, Transpose, loaded
 
 ALIGNMENT = 16  #: bytes; what each operand begins on, and each row of it
-RANKS = 2
+RANKS = 5  #: algorithms to choose from
 WORKSPACE_LIMIT = 32 << 20  # what NVIDIA advises for Hopper; others never ask for more
 DTYPES = {torch.float16: DataType.R_16F, torch.bfloat16: DataType.R_16BF}
 
@@ -40,12 +39,12 @@ class Problem(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Where the operands lie. ``residual`` and ``out`` are contiguous [M, N]; they may be the same."""
+    """Where the operands lie. ``residual``, which may be missing, and ``out`` are contiguous [M, N]; they may be the same."""
 
     x: int
     weight: int
     bias: int | None
-    residual: int
+    residual: int | None
     out: int
 
 
@@ -61,6 +60,7 @@ class Plan:
     out: ctypes.c_void_p
     algorithms: tuple[HeuristicResult, ...]
     one: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(1.0))
+    zero: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(0.0))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def algorithm(self, rank: int) -> HeuristicResult:
@@ -79,20 +79,20 @@ class Plan:
         Raises:
             RuntimeError: cuBLASLt refused.
         """
-        one = ctypes.byref(self.one)
+        without = addresses.residual is None
         with self.lock:  # the bias is an attribute of the operation, not an argument
             if addresses.bias is not None:
                 _set(self.library.cublasLtMatmulDescSetAttribute, self.operation, Operation.BIAS_POINTER, ctypes.c_void_p(addresses.bias))
             self.library.cublasLtMatmul(
                 self.handle,
                 self.operation,
-                one,
+                ctypes.byref(self.one),
                 addresses.weight,
                 self.weight,
                 addresses.x,
                 self.x,
-                one,
-                addresses.residual,
+                ctypes.byref(self.zero if without else self.one),
+                addresses.out if without else addresses.residual,  # times zero it isn't read
                 self.out,
                 addresses.out,
                 self.out,
@@ -122,7 +122,7 @@ def build(library: Any, handle: ctypes.c_void_p, problem: Problem) -> Plan:
             made.callback(getattr(library, f"cublasLt{kind}Destroy"), made_object)
             return made_object
 
-        operation = make("MatmulDesc", cublaslt.COMPUTE_32F, DataType.R_32F)
+        operation = make("MatmulDesc", COMPUTE_32F, DataType.R_32F)
         set_operation = functools.partial(_set, library.cublasLtMatmulDescSetAttribute, operation)
         set_operation(Operation.TRANSPOSE_A, ctypes.c_int32(Transpose.YES))
         set_operation(Operation.TRANSPOSE_B, ctypes.c_int32(Transpose.NO))
@@ -134,7 +134,7 @@ def build(library: Any, handle: ctypes.c_void_p, problem: Problem) -> Plan:
         out = make("MatrixLayout", dtype, problem.n, problem.m, problem.n)
         algorithms = _algorithms(library, handle, operation, weight, x, out)
         if not algorithms:
-            raise RuntimeError(f"linear_add: cuBLASLt has no algorithm for {problem}")
+            raise RuntimeError(f"cuBLASLt has no algorithm for {problem}")
         made.pop_all()  # they are the plan's now
     return Plan(library, handle, operation, x, weight, out, algorithms)
 
@@ -198,4 +198,4 @@ class PlanCache:
 @functools.cache
 def plans() -> PlanCache:
     """The process's plans."""
-    return PlanCache(cublaslt.library())
+    return PlanCache(loaded())

@@ -1,0 +1,185 @@
+"""Convolutions of small images as products that are split along their depth, and all that follows in the pass that sums the parts.
+
+At 8x8 the weight is most of what a convolution reads, and cuDNN's tiles are too few to read it with the whole GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ...target import probed
+from ..constraints import why_no_triton
+from ..triton_launch import launcher
+from ..triton_operand import operand
+from .reference import ACTS, IntOrPair, memory_format_of, pair
+from .triton_kernels import split_convolution_kernel, sum_epilogue_kernel
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+MOST_PIXELS = 512  #: of all images of the result; larger ones have tiles enough
+MOST_SPLITS = 16
+FEWEST_STEPS = 4  #: of a split, or the loads are under way for longer than they are worked on
+DEPTHS = (128, 64)  #: of a tile, the first that divides x's channels
+ROWS, COLS, WARPS, STAGES = 64, 128, 4, 4  #: of a program
+SUM_PIXELS = 2
+SUM_CHANNELS = 256
+
+
+class Cut(NamedTuple):
+    """How a convolution is cut: tiles of ROWS pixels and COLS channels, each by ``splits`` programs of ``steps`` blocks of ``depth``.
+
+    H100, fp16, us, without the sum: 2x1280x8x8 16.0, with 128 pixels 16.7, with 128 pixels in 13 splits of depth 64 20; cuDNN 23.6.
+    """
+
+    depth: int
+    splits: int
+    steps: int
+    stages: int
+
+
+def cut(pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int, shared_bytes: int) -> Cut | None:
+    """As many splits as leave no multiprocessor with two programs; None where x's channels or shared memory allow no tile."""
+    depth = next((depth for depth in DEPTHS if inputs % depth == 0), 0)
+    stages = min(STAGES, shared_bytes // (2 * (ROWS + COLS) * depth)) if depth else 0
+    if stages < 2:
+        return None
+    tiles = -(-pixels // ROWS) * -(-channels // COLS)
+    steps = taps * inputs // depth
+    wanted = max(1, min(multiprocessors // tiles, MOST_SPLITS, steps // FEWEST_STEPS))
+    own = -(-steps // wanted)
+    return Cut(depth, -(-steps // own), own, stages)
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why the kernels can't compute this, or None."""
+    if reason := why_no_triton(target):
+        return reason
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return f"x is {_name(x)}, must be float16 or bfloat16"
+    for name, tensor in (("weight", weight), ("bias", bias), ("residual", residual), ("channel_add", channel_add)):
+        if tensor is not None and tensor.dtype != x.dtype:
+            return f"{name} is {_name(tensor)}, x is {_name(x)}"
+    if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
+        return f"x is {list(x.shape)}, must be 4-D and not empty"
+    if isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
+        return "dilated and grouped convolutions, and paddings by name, are not supported"
+    if cut(1, 1, x.shape[1], 1, 1, target.shared_memory_bytes) is None:
+        return f"x has {x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes of shared memory are too few"
+    height, width = _out_size(x, weight, stride, padding)
+    if not 0 < x.shape[0] * height * width <= MOST_PIXELS:
+        return f"the result has {x.shape[0]} x {height} x {width} pixels, more than {MOST_PIXELS}"
+    if max(x.numel(), weight.numel(), MOST_SPLITS * MOST_PIXELS * weight.shape[0]) >= 2**31:
+        return "2^31 elements or more"
+    if residual is not None and tuple(residual.shape) != (x.shape[0], weight.shape[0], height, width):
+        return f"residual of {list(residual.shape)} is broadcast"
+    if channel_add is not None and tuple(channel_add.shape) not in ((1, weight.shape[0]), (x.shape[0], weight.shape[0])):
+        return f"channel_add is {list(channel_add.shape)}, must be [1 or {x.shape[0]}, {weight.shape[0]}]"
+    return None if act in ACTS else f"act {act!r} is not supported"
+
+
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once."""
+    (stride_h, stride_w), (pad_h, pad_w) = pair(stride), pair(padding)
+    image, matrix = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+    batch, depth, height, width = x.shape
+    channels, _, rows, columns = weight.shape
+    out_height, out_width = _out_size(x, weight, stride, padding)
+    out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    pixels = batch * out_height * out_width
+    plan = cut(pixels, channels, depth, rows * columns, *_capacity(x.device))
+    assert plan is not None, "why_not has been asked"
+    parts = torch.empty((plan.splits, pixels, channels), dtype=torch.float32, device=x.device)
+    bias, channel_add = (None if tensor is None else tensor.contiguous() for tensor in (bias, channel_add))
+    if residual is not None:
+        residual = residual.contiguous(memory_format=torch.channels_last)
+    with torch.cuda.device_of(x):
+        launcher(split_convolution_kernel, (-(-pixels // ROWS), -(-channels // COLS), plan.splits))(
+            image,
+            matrix,
+            parts,
+            pixels,
+            height,
+            width,
+            out_height,
+            out_width,
+            stride_h,
+            stride_w,
+            pad_h,
+            pad_w,
+            depth,
+            channels,
+            rows * columns * depth // plan.depth,
+            plan.steps,
+            S=columns,
+            BLOCK_M=ROWS,
+            BLOCK_N=COLS,
+            BLOCK_K=plan.depth,
+            OPERAND=operand(x),
+            num_warps=WARPS,
+            num_stages=plan.stages,
+        )
+        launcher(sum_epilogue_kernel, (-(-pixels // SUM_PIXELS), -(-channels // SUM_CHANNELS)))(
+            parts,
+            out,
+            out if bias is None else bias,
+            out if channel_add is None else channel_add,
+            out if residual is None else residual,
+            pixels,
+            out_height * out_width,
+            channels if channel_add is not None and channel_add.shape[0] > 1 else 0,
+            channels,
+            plan.splits,
+            HAS_BIAS=bias is not None,
+            HAS_CHANNEL_ADD=channel_add is not None,
+            HAS_RESIDUAL=residual is not None,
+            ACT=act,
+            BLOCK_SPLITS=1 << (plan.splits - 1).bit_length(),
+            BLOCK_PIXELS=SUM_PIXELS,
+            BLOCK_CHANNELS=SUM_CHANNELS,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+    return out.contiguous(memory_format=memory_format_of(x))
+
+
+def _out_size(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair) -> tuple[int, int]:
+    height, width = ((x.shape[2 + i] + 2 * pair(padding)[i] - weight.shape[2 + i]) // pair(stride)[i] + 1 for i in range(2))
+    return height, width
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _capacity(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors and shared memory per block; in Triton's interpreter few programs, so that each takes several steps."""
+    if device.type != "cuda":
+        return 2, 232448
+    target = probed(device)
+    return target.sm_count, target.shared_memory_bytes

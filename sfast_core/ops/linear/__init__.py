@@ -1,0 +1,12 @@
+"""A linear layer by itself. Its meaning is PyTorch's own function: what no pass has fused is found as it stands in the graph."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+
+from ..cublaslt import IMPLS
+from ..spec import Op
+
+__all__ = ["OP"]
+
+OP = Op(name="linear", reference=F.linear, impls=IMPLS, measured=True)
