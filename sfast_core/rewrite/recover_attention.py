@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
@@ -14,10 +14,21 @@ from .canonicalise import sdpa
 from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
 
 
-def recover_attention(graph: Graph) -> int:
-    """``softmax(scale * q @ k^T) @ v`` on 3-D or 4-D tensors, written with baddbmm, bmm, matmul or einsum, is attention.
+class _Scores(NamedTuple):
+    """``scale * q @ k^T + mask``; the mask, if there is one, is added to them seen as [*batch, L, S]."""
 
-    The scores then never exist in memory: 2 x 10 x 4096 x 4096 of them take 671 MB in float16.
+    q: Node
+    k: Node
+    scale: float
+    mask: Node | None
+    batch: tuple[int, ...]
+
+
+def recover_attention(graph: Graph) -> int:
+    """``softmax(scale * q @ k^T + mask) @ v`` on 3-D or 4-D tensors, written with baddbmm, bmm, matmul or einsum, is attention.
+
+    The scores then never exist in memory: 2 x 10 x 4096 x 4096 of them take 671 MB in float16. The CLIP of A1111 is of this form: queries
+    scaled before they are seen in heads, products of [B * H, L, D], and a mask [B, 1, L, S] added to the scores seen as [B, H, L, S].
     """
     recovered = 0
     for node in list(graph.nodes):
@@ -30,28 +41,62 @@ def recover_attention(graph: Graph) -> int:
             transposed
             or not calls(weights, torch.softmax)
             or weights.args[1] not in (-1, value(weights).dim() - 1)
+            or shape(weights)[:-2] != shape(v)[:-2]
             or not _only_used_here(weights, node)
         ):
             continue
         scores = _scores(weights.args[0])
         if scores is None:
             continue
-        q, k, scale = scores
-        if _broadcasts(q, k, v) or value(q).dtype != value(node).dtype or value(v).dtype != value(node).dtype:
+        operands = (scores.q, v) if scores.mask is None else (scores.q, v, scores.mask)
+        if _broadcasts(scores.q, scores.k, v) or any(value(x).dtype != value(node).dtype for x in operands):
             continue
-        replace(node, _attend(node, q, k, v, scale))
+        replace(node, _attend(node, scores, v))
         recovered += 1
     drop_unused(graph)
     return recovered
 
 
-def _attend(node: Node, q: Node, k: Node, v: Node, scale: float) -> Node:
-    """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes [B*H, 1, L, D]."""
-    if value(q).dim() == 4:
-        return insert_as(node, value(node), sdpa, q, k, v, None, 0.0, False, scale)
-    lifted = [insert(node, torch.reshape, x, (shape(x)[0], 1, *shape(x)[1:])) for x in (q, k, v)]
-    out = insert_as(node, value(node).unsqueeze(1), sdpa, *lifted, None, 0.0, False, scale)
-    return insert(node, torch.reshape, out, shape(node))
+def _attend(node: Node, scores: _Scores, v: Node) -> Node:
+    """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes what the mask's addition saw, without one [B*H, 1, L, D]."""
+    q, factor = _unscaled(scores.q)
+    batch, mask = scores.batch, scores.mask
+    if len(batch) == 1:
+        batch = (*batch, 1)
+        if mask is not None and value(mask).dim() == 3:
+            mask = insert(node, torch.reshape, mask, (shape(mask)[0], 1, *shape(mask)[1:]))
+    q, k, v = (_in_batch(node, x, batch) for x in (q, scores.k, v))
+    out = insert_as(node, value(node).reshape(*batch, *shape(node)[-2:]), sdpa, q, k, v, mask, 0.0, False, scores.scale * factor)
+    return _in_batch(node, out, shape(node)[:-2])
+
+
+def _in_batch(before: Node, x: Node, batch: tuple[int, ...]) -> Node:
+    """``x`` [..., L, D] as [*batch, L, D]."""
+    return x if shape(x)[:-2] == batch else insert(before, torch.reshape, x, (*batch, *shape(x)[-2:]))
+
+
+def _unscaled(q: Node) -> tuple[Node, float]:
+    """``q`` without the factor that it got before it was seen in heads, and the factor."""
+    views: list[Any] = []
+    x: Any = q
+    while calls(x, torch.reshape, torch.permute) and sole_user(x) is not None:
+        views.append(x)
+        x = x.args[0]
+    factor = _factor(x)
+    if factor is None or sole_user(x) is None or value(x).dtype != value(x.args[0]).dtype:
+        return q, 1.0
+    plain = x.args[0]
+    replace(x, plain)
+    for view in reversed(views):  # what was multiplied need not be dense, as the product is
+        view.meta["val"] = view.target(value(view.args[0]), view.args[1])
+    return (views[0] if views else plain), factor
+
+
+def _factor(node: Node) -> float | None:
+    """The number by which ``node`` multiplies a tensor, or None. Nobody scales by 0."""
+    if not calls(node, torch.mul, torch.div) or not isinstance(node.args[1], (int, float)) or node.args[1] == 0:
+        return None
+    return node.args[1] if node.target is torch.mul else 1 / node.args[1]
 
 
 def _product(node: Node) -> tuple[Node, Node, bool] | None:
@@ -99,20 +144,20 @@ def _only_used_here(node: Node, last: Node) -> bool:
     return True
 
 
-def _scores(node: Any) -> tuple[Node, Node, float] | None:
-    """``(q, k, scale)`` where ``node`` is ``scale * q @ k^T``, each step read by the next alone."""
+def _scores(node: Any, mask: Node | None = None, batch: tuple[int, ...] = ()) -> _Scores | None:
+    """What ``node`` is made of, each step read by the next alone. ``mask`` is what is added to it, seen as [*batch, L, S]."""
     scale = 1.0
     while isinstance(node, Node) and sole_user(node) is not None:
-        if calls(node, torch.mul) and isinstance(node.args[1], (int, float)):
-            node, scale = node.args[0], scale * node.args[1]
-        elif calls(node, torch.div) and isinstance(node.args[1], (int, float)):
-            node, scale = node.args[0], scale / node.args[1]
-        elif calls(node, cast_like):
-            node = node.args[0]
-        else:
+        factor = _factor(node)
+        if factor is not None:
+            scale *= factor
+        elif not calls(node, cast_like) and not (calls(node, torch.reshape) and shape(node.args[0])[-2:] == shape(node)[-2:]):
             break
+        node = node.args[0]
     if not isinstance(node, Node) or sole_user(node) is None:
         return None
+    if calls(node, torch.add) and mask is None and scale == 1:
+        return _masked_scores(node)
     if function_name(node.target) == "baddbmm":
         if node.kwargs.get("beta", 1) != 0 or len(node.args) != 3:
             return None
@@ -122,7 +167,20 @@ def _scores(node: Any) -> tuple[Node, Node, float] | None:
         if product is None:
             return None
         a, b, transposed = product
-    return (a, b if transposed else _swapped(b), scale) if math.isfinite(scale) else None
+    return _Scores(a, b if transposed else _swapped(b), scale, mask, batch or shape(a)[:-2]) if math.isfinite(scale) else None
+
+
+def _masked_scores(addition: Node) -> _Scores | None:
+    """Scores to which a mask is added that broadcasts to them and tells their keys apart."""
+    for scores, mask in (addition.args, reversed(addition.args)):
+        if not isinstance(scores, Node) or not isinstance(mask, Node) or shape(scores) != shape(addition):
+            continue
+        *batch, _, keys = shape(addition)
+        if len(batch) in (1, 2) and value(mask).dim() >= 2 and shape(mask)[-1] == keys:
+            found = _scores(scores, mask, tuple(batch))
+            if found is not None:
+                return found
+    return None
 
 
 def _swapped(node: Node) -> Node:

@@ -32,6 +32,20 @@ def in_heads(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
     return torch.matmul(F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype), v)
 
 
+def clip(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The CLIP of the older transformers that A1111 has: products of [B * H, L, D], a mask [B, 1, L, S] added to [B, H, L, S]."""
+    mask = q[:, :1, :, : k.shape[2]]
+    queries, keys, values = (x.reshape(-1, *x.shape[2:]) for x in (q * 0.3, k, v))
+    scores = torch.bmm(queries, keys.transpose(1, 2)).view(*q.shape[:3], -1) + mask
+    weights = F.softmax(scores.view(-1, *scores.shape[2:]), dim=-1, dtype=dtype).to(v.dtype)
+    return torch.bmm(weights, values).view(*q.shape[:3], -1)
+
+
+def t5(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = q[:1, :, :, : k.shape[2]] + torch.matmul(q, k.transpose(3, 2))
+    return torch.matmul(F.softmax(scores.float(), dim=-1).type_as(scores), v)
+
+
 THREE, FOUR = [(4, 6, 8), (4, 5, 8), (4, 5, 8)], [(2, 2, 6, 8), (2, 2, 5, 8), (2, 2, 5, 8)]
 SQUARE = [(4, 6, 6)] * 3
 
@@ -57,6 +71,14 @@ WRITTEN_OUT: dict[str, tuple[Function, Any, torch.dtype]] = {
     "upcast scores": (upcast, THREE, torch.float16),
     "the keys transposed already": (lambda net, q, k, v: (q @ k).softmax(dim=-1) @ v, SQUARE, torch.float32),
     "two scales": (lambda net, q, k, v: ((q @ k.mT) * 0.5 / 2).softmax(dim=-1) @ v, THREE, torch.float32),
+    "CLIP": (clip, FOUR, torch.float32),
+    "CLIP in half": (clip, FOUR, torch.float16),
+    "CLIP, autocast": (lambda net, q, k, v: clip(net, q, k, v, torch.float32), FOUR, torch.float16),
+    "T5, a bias for each head": (t5, FOUR, torch.bfloat16),
+    "a mask for each head": (lambda net, q, k, v: ((q @ k.mT) * 0.3 + q[:, :, :5]).softmax(dim=-1) @ v, THREE, torch.float32),
+    "a mask for all heads": (lambda net, q, k, v: (q @ k.mT + q[0, :, :5]).softmax(dim=-1) @ v, THREE, torch.float32),
+    "a mask for all queries": (lambda net, q, k, v: (q @ k.mT + q[:, :1, :5]).softmax(dim=-1) @ v, THREE, torch.float32),
+    "a mask that is a product too": (lambda net, q, k, v: (v @ k.mT + q @ k.mT).softmax(dim=-1) @ v, SQUARE, torch.float32),
 }
 
 
@@ -65,7 +87,51 @@ def test_attention_that_is_written_out_is_found(name: str) -> None:
     function, shapes, dtype = WRITTEN_OUT[name]
     found, graph = rewritten("recover_attention", Forward(function), *(torch.randn(shape, dtype=dtype) for shape in shapes))
     assert found == 1 and count(graph, sdpa) == 1
-    assert count(graph, torch.softmax, torch.bmm, torch.baddbmm, torch.matmul, torch.einsum, torch.empty, "matmul", "__matmul__") == 0
+    products = count(graph, torch.bmm, torch.baddbmm, torch.matmul, torch.einsum, "matmul", "__matmul__")
+    assert products == ("product" in name) and count(graph, torch.softmax, torch.empty) == 0
+
+
+# name: (attention with scaled queries, how many multiplications stay)
+SCALED: dict[str, tuple[Function, int]] = {
+    "multiplied": (lambda net, q, k, v: ((q * 0.3) @ k.mT).softmax(dim=-1) @ v, 0),
+    "divided, then seen in heads": (lambda net, q, k, v: ((q.transpose(0, 1) / (1 / 0.3)).transpose(0, 1) @ k.mT).softmax(dim=-1) @ v, 0),
+    "in two places": (lambda net, q, k, v: ((q * 0.6) @ k.mT / 2).softmax(dim=-1) @ v, 0),
+    "and read again": (lambda net, q, k, v: attention_and(q * 0.3, k, v), 1),
+    "and read again in heads": (lambda net, q, k, v: attention_and((q.mT * 0.3).mT, k, v), 1),
+    "whole numbers": (lambda net, q, k, v: (((q * 4).int() * 0.3) @ k.mT).softmax(dim=-1) @ v, 2),
+}
+
+
+def attention_and(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    return (q @ k.mT).softmax(dim=-1) @ v, q
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_factor_of_the_queries_is_the_scale(name: str) -> None:
+    function, left = SCALED[name]
+    found, graph = rewritten("recover_attention", Forward(function), *(torch.randn(shape) for shape in THREE))
+    (node,) = [node for node in graph.nodes if node.target is sdpa]
+    assert found == 1 and count(graph, torch.mul, torch.div) == left
+    assert node.args[6] == pytest.approx(1.0 if left else 0.3)
+
+
+def test_queries_without_their_factor_have_their_own_strides() -> None:
+    """Kernels are chosen by them."""
+
+    def function(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return ((q[..., ::2] * 0.3).transpose(1, 2) @ k.mT).softmax(dim=-1) @ v
+
+    q, k, v = torch.randn(2, 6, 2, 16), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    _, graph = rewritten("recover_attention", Forward(function), q, k, v)
+    (node,) = [node for node in graph.nodes if node.target is sdpa]
+    assert node.args[0].meta["val"].stride() == q[..., ::2].transpose(1, 2).stride()
+
+
+def test_clip_becomes_the_op_without_a_copy() -> None:
+    """What lies between the products of heads and their batch was made for the matrix products alone."""
+    _, graph = rewritten("simplify_shapes_again", Forward(clip), *(torch.randn(shape) for shape in FOUR))
+    (node,) = [node for node in graph.nodes if node.target is attention]
+    assert [arg.op for arg in node.args[:3]] == ["placeholder"] * 3 and count(graph, torch.reshape) == 0
 
 
 def probabilities_too(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -78,8 +144,40 @@ def scores_too(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> A
     return scores.softmax(dim=-1) @ v, scores
 
 
+def masked_scores_too(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    scores = q @ k.mT + q[:, :, :5]
+    return scores.softmax(dim=-1) @ v, scores
+
+
 NEAR_MISSES: dict[str, tuple[Function, Any]] = {
-    "a mask": (lambda net, q, k, v: (q @ k.mT + q[:1, :, :1]).softmax(dim=-1) @ v, THREE),
+    "a mask that is the same for all keys": (lambda net, q, k, v: (q @ k.mT + q[:1, :, :1]).softmax(dim=-1) @ v, THREE),
+    "a number for a mask": (lambda net, q, k, v: (q @ k.mT + 1.5).softmax(dim=-1) @ v, THREE),
+    "a vector for a mask": (lambda net, q, k, v: (q @ k.mT + q[0, 0, :5]).softmax(dim=-1) @ v, THREE),
+    "one query in several masks": (lambda net, q, k, v: (q[:, :1] @ k.mT + q[:, :, :5]).softmax(dim=-1) @ v, THREE),
+    "a scale of 0": (lambda net, q, k, v: ((q @ k.mT) / 2 * 0).softmax(dim=-1) @ v, THREE),
+    "two masks": (lambda net, q, k, v: (q @ k.mT + q[:, :, :5] + q[:1, :, :5]).softmax(dim=-1) @ v, THREE),
+    "a mask of truth values": (lambda net, q, k, v: (q @ k.mT + (q[:, :, :5] > 0)).softmax(dim=-1) @ v, THREE),
+    "a mask in another dtype": (
+        lambda net, q, k, v: (q.half() @ k.half().mT + q[:, :, :5]).softmax(dim=-1).half() @ v.half(),
+        THREE,
+    ),
+    "a mask of twice its weight": (lambda net, q, k, v: torch.add(q @ k.mT, q[:, :, :5], alpha=2).softmax(dim=-1) @ v, THREE),
+    "a mask with more heads": (lambda net, q, k, v: (q[:1] @ k[:1].mT + q[:, :, :5]).softmax(dim=-1) @ v, THREE),
+    "the mask scaled too": (lambda net, q, k, v: ((q @ k.mT + q[:, :, :5]) * 0.3).softmax(dim=-1) @ v, THREE),
+    "masked, softmax over the queries": (lambda net, q, k, v: (q @ k.mT + q[:, :, :5]).softmax(dim=1) @ v, THREE),
+    "masked scores used again": (lambda net, q, k, v: masked_scores_too(q, k, v), THREE),
+    "masked in other rows": (
+        lambda net, q, k, v: ((q @ k.mT).view(4, 5, 6) + q[:, :5, :6]).view(4, 6, 5).softmax(dim=-1) @ v,
+        THREE,
+    ),
+    "the heads turned behind the mask": (
+        lambda net, q, k, v: ((q @ k.mT).view(2, 2, 6, 5) + q[0, :, :5]).transpose(0, 1).reshape(4, 6, 5).softmax(dim=-1) @ v,
+        THREE,
+    ),
+    "a mask for three dimensions of batch": (
+        lambda net, q, k, v: ((q @ k.mT).view(2, 1, 2, 6, 5) + q[0, :, :5]).view(4, 6, 5).softmax(dim=-1) @ v,
+        THREE,
+    ),
     "baddbmm, beta 1": (lambda net, q, k, v: diffusers_scores(net, q, k, v, beta=1), THREE),
     "a scale that is a tensor": (lambda net, q, k, v: ((q @ k.mT) * q[0, 0, 0]).softmax(dim=-1) @ v, THREE),
     "softmax over the queries": (lambda net, q, k, v: (q @ k.mT).softmax(dim=1) @ v, THREE),
@@ -88,6 +186,7 @@ NEAR_MISSES: dict[str, tuple[Function, Any]] = {
     "the scores used again": (scores_too, THREE),
     "weights changed": (lambda net, q, k, v: ((q @ k.mT).softmax(dim=-1) * 0.5) @ v, THREE),
     "one head's keys for all": (lambda net, q, k, v: (q @ k[:1].mT).softmax(dim=-1) @ v, THREE),
+    "each head's weights for all values": (lambda net, q, k, v: (q @ k.mT).view(4, 1, 6, 5).softmax(dim=-1) @ v, THREE),
     "matrices": (lambda net, q, k, v: (q[0] @ k[0].T).softmax(dim=-1) @ v[0], THREE),
     "five dimensions": (lambda net, q, k, v: (q[None] @ k[None].mT).softmax(dim=-1) @ v[None], FOUR),
     "values in another dtype": (lambda net, q, k, v: (q @ k.mT).softmax(dim=-1).double() @ v.double(), THREE),

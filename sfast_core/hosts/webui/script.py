@@ -44,12 +44,14 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
             with gr.Row():
                 status = gr.HTML(self._status(), elem_id=self.elem_id("status"))
                 refresh = gr.Button("Refresh status", elem_id=self.elem_id("refresh"), size="sm")
-            refresh.click(fn=self._status, inputs=[], outputs=[status], show_progress=False)
+            refresh.click(fn=self._status, inputs=[], outputs=[status], show_progress="hidden")
         tab = "img2img" if is_img2img else "txt2img"
         self.toggles.add(tab, components)
-        self.on_after_component(  # what the webui fills when a picture is done
-            lambda shown: shown.component.change(fn=self._status, inputs=[], outputs=[status], show_progress=False),
-            elem_id=f"html_info_{tab}",
+        # What the webui fills when a picture is done. Not the text below the picture: Gradio 4 says at each update of a page that an HTML
+        # component has changed, and our answer is one, so that each open page asked 7 times a second, for ever.
+        self.on_after_component(
+            lambda shown: shown.component.change(fn=self._status, inputs=[], outputs=[status], show_progress="hidden"),
+            elem_id=f"generation_info_{tab}",
         )
         self.infotext_fields = [(enabled, TITLE), *((components[switch.name], _pasted(switch)) for switch in OTHERS)]
         self.paste_field_names = [TITLE]

@@ -44,7 +44,7 @@ def build(accelerator: Accelerator, toggles: Toggles) -> list[tuple[Any, str, st
         refresh.click(fn=lambda: _text(accelerator), inputs=[], outputs=[text])
         free.click(fn=freed, inputs=[], outputs=[text])
         warm.click(fn=_warm_up(accelerator), inputs=[sizes, *switches.values()], outputs=[warmed])
-        warmed.change(fn=lambda: _text(accelerator), inputs=[], outputs=[text], show_progress=False)
+        warmed.change(fn=lambda: _text(accelerator), inputs=[], outputs=[text], show_progress="hidden")
         toggles.add("tab", switches)
         toggles.connect()
     return [(block, TITLE, "fast_compile")]

@@ -27,7 +27,7 @@ class Toggles:
             components = [place[switch.name] for place in self._places.values()]
             for component in components:
                 others = [other for other in components if other is not component]
-                component.change(fn=_follow(switch, len(others)), inputs=[component], outputs=others, show_progress=False)
+                component.change(fn=_follow(switch, len(others)), inputs=[component], outputs=others, show_progress="hidden")
 
 
 def _follow(switch: Switch, others: int) -> Any:

@@ -23,7 +23,7 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class Host:
-    """One of the webuis."""
+    """One of the webuis. In its options, ``{path}`` is its folder."""
 
     name: str
     path_variable: str
@@ -36,7 +36,9 @@ HOSTS = {
     "a1111": Host(
         "A1111", "WEBUI_PATH", "WEBUI_PYTHON", "--use-cpu all --do-not-download-clip --disable-safe-unpickle --opt-sdp-attention"
     ),
-    "forge": Host("Forge", "FORGE_PATH", "FORGE_PYTHON", "--always-cpu"),
+    "forge": Host(  # Gradio 4 serves the data folder alone: where that is another one, the page lacks Forge's own scripts (its issue 1220)
+        "Forge", "FORGE_PATH", "FORGE_PYTHON", "--always-cpu --gradio-allowed-path {path}"
+    ),
     "reforge": Host(  # it would look for a text encoder of the checkpoint's name beside it
         "reForge", "REFORGE_PATH", "REFORGE_PYTHON", "--always-cpu --all-in-fp32", (("sd_text_encoder", "None"),)
     ),
@@ -78,7 +80,8 @@ class LiveWebui:
             "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False", "TQDM_DISABLE": "1",
             "PROBE_CONFIG": str(models / "tiny.yaml"),
         }  # fmt: skip
-        command = [python, "launch.py", *_COMMON.split(), *host.options.split(), "--data-dir", str(base), "--port", str(port)]
+        options = [option.format(path=path) for option in (*_COMMON.split(), *host.options.split())]
+        command = [python, "launch.py", *options, "--data-dir", str(base), "--port", str(port)]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(command, cwd=path, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
