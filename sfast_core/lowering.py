@@ -131,7 +131,7 @@ class _Counted:
     """A candidate whose first two launches count."""
 
     def __init__(self, impl: Candidate, count: _Count) -> None:
-        self.name = impl.name
+        self.name, self.carries_over = impl.name, impl.carries_over
         self._impl, self._count, self._left = impl, count, 2
 
     def launch(self, *args: object, **kwargs: object) -> object:
@@ -156,6 +156,7 @@ class _Reference:
 
     launch: Callable[..., object]
     name: str = REFERENCE
+    carries_over: bool = True
 
 
 def _describe(value: object) -> str:

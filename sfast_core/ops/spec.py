@@ -22,13 +22,15 @@ from typing import Any
 class Impl:
     """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``.
 
-    A module may hold several impls that differ in their ``launch`` alone; ``function`` names it.
+    A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over`` is False, that it was
+    the fastest at one size says nothing about another.
     """
 
     name: str
     module: str
     package: str
     function: str = "launch"
+    carries_over: bool = True
 
     def load(self) -> ModuleType:
         """Import the impl's module.
@@ -78,5 +80,5 @@ class Op:
     measured: bool = False
     family: Callable[..., tuple[str, int]] | None = None
     """Of a measured op: what decides which impl is fastest besides the size, and the size. A call that is near in size to one of its
-    family takes over its choice instead of being measured: a new resolution then costs no measuring."""
+    family takes over its choice, where it carries over, instead of being measured: a new resolution then costs little measuring."""
     channels_last: bool = False  #: its 4-D tensors have their channels innermost inside the traced model

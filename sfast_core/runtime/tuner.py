@@ -34,6 +34,9 @@ class Candidate(Protocol):
     @property
     def launch(self) -> Callable[..., Any]: ...
 
+    @property
+    def carries_over(self) -> bool: ...
+
 
 class Job:
     """One op call to decide: its key on disk, the impls that can compute it, and its arguments as meta tensors.
@@ -141,7 +144,11 @@ class Tuner:
     def _known(self, job: Job) -> str | None:
         if len(job.impls) == 1 or not self._measure:
             return next(iter(job.impls))
-        name = self._choices.get(job.key) or self._choices.near(job.family, job.size)
+        name = self._choices.get(job.key)
+        if name is None:
+            name = self._choices.near(job.family, job.size)
+            if name in job.impls and not job.impls[name].carries_over:
+                return None
         return name if name in job.impls else None
 
     def _compile(self, jobs: Any) -> set[tuple[str, str]]:

@@ -356,6 +356,12 @@ def test_why_not_has_nothing_against_the_rest(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("op", [linear.OP, linear_add_op.OP], ids=lambda op: op.name)
-def test_each_algorithm_is_an_impl_and_each_size_is_measured(op: Any) -> None:
+def test_each_algorithm_is_an_impl_and_the_first_alone_is_taken_over(op: Any) -> None:
     assert len({impl.launch for impl in op.impls}) == len({impl.name for impl in op.impls}) == plans.RANKS
-    assert op.measured and op.family is None
+    assert op.measured and [impl.carries_over for impl in op.impls] == [True] + [False] * (plans.RANKS - 1)
+
+
+def test_calls_alike_are_of_one_family() -> None:
+    assert linear_add_op.OP.family is not None and linear.OP.family is not None
+    assert linear_add_op.OP.family(X, WEIGHT, BIAS, RESIDUAL) == ("torch.float16 (48, 64) True", 1152)
+    assert linear.OP.family(X, WEIGHT) == linear.OP.family(X, WEIGHT, None) == ("torch.float16 (48, 64) False", 1152)

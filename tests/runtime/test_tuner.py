@@ -26,8 +26,8 @@ def a_cpu_as_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 class Impl:
     """Counts its launches; ``cost`` seconds by the fake clock, or an error."""
 
-    def __init__(self, name: str, cost: float = 1.0, error: Exception | None = None) -> None:
-        self.name, self.cost, self.error = name, cost, error
+    def __init__(self, name: str, cost: float = 1.0, error: Exception | None = None, carries_over: bool = True) -> None:
+        self.name, self.cost, self.error, self.carries_over = name, cost, error, carries_over
         self.seen: list[Any] = []
 
     @property
@@ -74,6 +74,18 @@ def test_a_call_near_in_size_is_not_measured() -> None:
     slow, fast = Impl("slow", 2.0), Impl("fast", 1.0)
     assert tuner(choices).decide([job("a", slow, fast, family="f", size=150)]) == ["slow"] and fast.seen == []
     assert tuner(choices).decide([job("b", slow, fast, family="f", size=1500)]) == ["fast"]
+
+
+def test_a_choice_that_does_not_carry_over_is_made_at_each_size() -> None:
+    """At its own size it is kept, like any other."""
+    tune, impls = tuner(), (Impl("first"), Impl("second", cost=0.5, carries_over=False))
+    assert tune.decide([job("a", *impls, family="f", size=100)]) == ["second"]
+    other = (Impl("first"), Impl("second", cost=2.0, carries_over=False))
+    assert tune.decide([job("b", *other, family="f", size=150)]) == ["first"] and len(other[1].seen) > 1
+    again = (Impl("first"), Impl("second", carries_over=False))
+    assert tune.decide([job("a", *again, family="f", size=100)]) == ["second"] and len(again[1].seen) == 1  # compiled
+    third = (Impl("first"), Impl("second", cost=0.1, carries_over=False))
+    assert tune.decide([job("c", *third, family="f", size=160)]) == ["first"] and third[1].seen == []  # as at 150
 
 
 def test_a_kept_choice_that_no_longer_applies_is_made_anew() -> None:

@@ -20,7 +20,7 @@ import torch
 from .library import COMPUTE_32F, DataType, Epilogue, HeuristicResult, Operation, Preference, ReductionScheme, Transpose, loaded
 
 ALIGNMENT = 16  #: bytes; what each operand begins on, and each row of it
-RANKS = 5  #: algorithms to choose from
+RANKS = 3  #: algorithms to choose from
 WORKSPACE_LIMIT = 32 << 20  # what NVIDIA advises for Hopper; others never ask for more
 DTYPES = {torch.float16: DataType.R_16F, torch.bfloat16: DataType.R_16BF}
 

@@ -114,8 +114,6 @@ def launch_rank(
 launch = ranked(launch_rank, 0, "launch")
 launch_second = ranked(launch_rank, 1, "launch_second")
 launch_third = ranked(launch_rank, 2, "launch_third")
-launch_fourth = ranked(launch_rank, 3, "launch_fourth")
-launch_fifth = ranked(launch_rank, 4, "launch_fifth")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:

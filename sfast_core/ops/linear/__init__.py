@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from ..cublaslt import IMPLS
+from ..cublaslt import IMPLS, family
 from ..spec import Op
 
 __all__ = ["OP"]
 
-OP = Op(name="linear", reference=F.linear, impls=IMPLS, measured=True)
+OP = Op(name="linear", reference=F.linear, impls=IMPLS, measured=True, family=family)
