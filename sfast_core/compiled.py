@@ -66,7 +66,7 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
     prepare()
-    engine = Engine(module, name or type(module).__name__, config or CompileConfig())
+    engine = Engine(name or type(module).__name__, config or CompileConfig())
     before = module.__dict__.get("forward")
     forward = _FastForward(module, engine, None if isinstance(before, _OwnForward) else before)
     module.__dict__[_MARK] = module.__dict__["forward"] = forward

@@ -278,11 +278,11 @@ def test_what_is_said_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_may_not_be_said_now_is_said_later(caplog: pytest.LogCaptureFixture) -> None:
     """A host allows one line for each picture; a warning is logged all the same."""
     handle, room = compiled(Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4))), [False, True]
-    handle.engine.may_say = lambda: room.pop(0)
+    handle.engine.reporter.may_say = lambda: room.pop(0)
     with caplog.at_level(logging.INFO, "fast_compile"):
         for _ in range(3):
             handle.engine.run_eager("a reason", lambda: None)
         assert len(caplog.records) == 1 and not room
-        handle.engine.may_say = lambda: False
-        handle.engine._say("a warning", logging.WARNING)
+        handle.engine.reporter.may_say = lambda: False
+        handle.engine.reporter.say("a warning", logging.WARNING)
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]

@@ -1,11 +1,13 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
+from .eligible import device_of
 from .errors import CaptureError
 from .guard import StructureGuard
 from .recorder import Recorder
 from .signature import Signature, snapshot
 from .trace import OutputSpec, Trace, Untraceable, record, recording
+from .tracer import Tracer
 from .weights import WeightRef, WeightSource
 
 __all__ = [
@@ -15,10 +17,12 @@ __all__ = [
     "Signature",
     "StructureGuard",
     "Trace",
+    "Tracer",
     "Untraceable",
     "WeightRef",
     "WeightSource",
     "autocast_off",
+    "device_of",
     "record",
     "recording",
     "snapshot",

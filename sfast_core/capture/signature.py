@@ -39,6 +39,12 @@ class Signature:
         self.autocast = autocast_state()
         self.key: Hashable = (self._walk(args, "args"), self._walk(kwargs, "kwargs"), self.autocast)
 
+    def __str__(self) -> str:
+        """The first tensors, and autocast: to tell one signature from another by eye."""
+        shown = [f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" for tensor in self.tensors[:6]]
+        more = ["..."] if len(self.tensors) > 6 else []
+        return ", ".join([*shown, *more, *(f"autocast to {str(dtype)[6:]} on {kind}" for kind, dtype in self.autocast)])
+
     def _walk(self, value: Any, path: str) -> Hashable:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)

@@ -1,4 +1,4 @@
-"""Patches changed in place, with a stand-in for ComfyUI's patcher. What the real one makes of it: ``comfy/scenarios/in_place.py``."""
+"""Patches changed in place, with a stand-in for ComfyUI's patcher. What the real one makes of it: ``comfy/scenarios/in_place*.py``."""
 
 from __future__ import annotations
 

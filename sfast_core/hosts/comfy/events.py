@@ -139,11 +139,11 @@ class Status:
             run.state, step = what, step or _step(options)
             self._tell(engine, what, None, *step, done=done)
 
-        engine.observer = ahead
+        engine.reporter.observer = ahead
         try:
             yield
         finally:
-            engine.observer = None
+            engine.reporter.observer = None
         self._after(engine, run)
 
     def end(self, interrupted: bool = False, always: bool = True) -> None:

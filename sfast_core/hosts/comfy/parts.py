@@ -41,7 +41,7 @@ class PartState(HookedState):
 
     def __init__(self, part: Part, config: CompileConfig) -> None:
         dynamic = getattr(part.patcher, "is_dynamic", bool)()
-        super().__init__(part.owner, engine_of(part.owner, part.module, part.name, config, dynamic), config)
+        super().__init__(part.owner, engine_of(part.owner, part.name, config, dynamic), config)
         self._calls = PartCalls(self.engine, part.kind, config)
         self._patcher_ref = weakref.ref(part.patcher) if part.patcher is not None else None
 

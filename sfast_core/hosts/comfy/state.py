@@ -181,7 +181,7 @@ class ModelState(HookedState):
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
         dynamic = getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)()  # then another BaseModel samples without it
         attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
-        super().__init__(base_model, engine_of(base_model, model, name, config, dynamic), config, attribute)
+        super().__init__(base_model, engine_of(base_model, name, config, dynamic), config, attribute)
 
     def why_not_installed(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """Why nothing of ours may be put under this call at all, or None."""
@@ -192,11 +192,11 @@ class ModelState(HookedState):
 _LINE = LineAPrompt()
 
 
-def engine_of(owner: torch.nn.Module, model: torch.nn.Module, name: str, config: CompileConfig, dynamic: bool) -> Engine:
-    """The engine of ``model``, which is ``owner`` or below it. ``dynamic``: the host loads it by dynamic VRAM."""
+def engine_of(owner: torch.nn.Module, name: str, config: CompileConfig, dynamic: bool) -> Engine:
+    """The engine of a module that is ``owner`` or below it. ``dynamic``: the host loads it by dynamic VRAM."""
     if dynamic:
-        engine = Engine(model, name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner))
+        engine = Engine(name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner))
     else:
-        engine = Engine(model, name, config, casting_leaves)
-    engine.may_say = _LINE
+        engine = Engine(name, config, casting_leaves)
+    engine.reporter.may_say = _LINE
     return engine

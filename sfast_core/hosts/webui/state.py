@@ -25,9 +25,9 @@ _NOTES = ("last_z_shape",)
 class ModuleState:
     """The compiled state of one module. Lives as long as that does and holds nothing of it."""
 
-    def __init__(self, module: torch.nn.Module, config: CompileConfig, name: str) -> None:
+    def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
-        self.engine = Engine(module, name, config)
+        self.engine = Engine(name, config)
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None
@@ -106,7 +106,7 @@ class PartState(ModuleState):
     """Another part's. Its first call in a generation prepares it, when all extensions have done theirs."""
 
     def __init__(self, part: Part, config: CompileConfig) -> None:
-        super().__init__(part.module, config, part.name)
+        super().__init__(config, part.name)
         self._calls = PartCalls(self.engine, part.kind, config)
         self._opened = Opened()
         self._passing = (*_NOTES, *({part.method} - {"forward"}))

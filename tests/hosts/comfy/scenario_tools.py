@@ -89,8 +89,9 @@ def replaying(family: str) -> tuple[Any, Any, Any]:
     state.engine._graphs = graphs
     resolve = state.engine._store.tensors
     state.engine._store.tensors = lambda *wanted: [_by_address(tensor) for tensor in resolve(*wanted)]
-    for variant in state.engine._variants.values():
-        object.__setattr__(variant.program, "capturable", None)
+    for graphed in state.engine._variants.programs():
+        graphed.graphs = graphs
+        object.__setattr__(graphed.program, "capturable", None)
     sample(fast)
     return model, fast, graphs
 

@@ -64,7 +64,7 @@ def test_a_sampling(graphs: DeviceGraphs) -> None:
     assert {(event["node"], event["model"], event["why"]) for event in found} == {("8", "UNet", None)}
     assert found[0]["steps"] == 4 and found[0]["graph_bytes"] == 0 and found[-1]["graph_bytes"] == graphs.bytes > 0
     assert found[-1]["calls"] == {"traced": 1, "replayed": 3} and found[-1]["rate"] > 0 and "float32" in found[-1]["inputs"]
-    assert handle.engine.observer is None
+    assert handle.engine.reporter.observer is None
     assert found[0]["done"] == 0.0 and found[-1]["done"] is None
     found.clear()
     sampled(status, handle)
@@ -118,7 +118,7 @@ def test_an_interrupted_sampling_has_no_rate() -> None:
             handle(*UNet.inputs())
     with pytest.raises(KeyboardInterrupt), status.watching(handle.engine):
         raise KeyboardInterrupt
-    assert handle.engine.observer is None
+    assert handle.engine.reporter.observer is None
     status.end(interrupted=True)
     assert found[-1]["rate"] is None and found[-1]["calls"] == {"traced": 1, "fused": 2}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -13,57 +12,12 @@ from typing import Any
 import pytest
 
 from tests.hosts.webui.live_webui import Failed, LiveWebui
+from tests.hosts.webui.pictures import OFF, ON, assert_same, calls_of, differ, fused, off_and_on, pixels
 
 pytestmark = pytest.mark.host
-OFF, ON = [False, True], [True, True]
 _NUMBERS = count()
 #: Forge's API fails where it isn't told ``hr_additional_modules``.
 HIRES = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": "Latent", "denoising_strength": 0.7, "hr_additional_modules": []}
-
-
-def _pixels(answer: dict[str, Any]) -> list[Any]:
-    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
-    return [numpy.asarray(image.open(io.BytesIO(png)).convert("RGB")).astype(int) for png in answer["images"]]
-
-
-def _assert_same(mine: dict[str, Any], theirs: dict[str, Any], most: int = 2) -> None:
-    """Float rounding moves a channel by 1 of 255; a step that went wrong by dozens."""
-    a, b = _pixels(mine), _pixels(theirs)
-    assert len(a) == len(b) and all(x.shape == y.shape for x, y in zip(a, b, strict=True))
-    assert all(x.std() > 1 for x in b), "a picture of one colour proves nothing"
-    distances = [int(abs(x - y).max()) for x, y in zip(a, b, strict=True)]
-    assert max(distances) <= most, f"{distances} of 255 apart"
-
-
-def _differ(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
-    return any(abs(x - y).max() > 4 for x, y in zip(_pixels(mine), _pixels(theirs), strict=True))
-
-
-def _calls(webui: LiveWebui, of: str = "UNet") -> tuple[Counter[str], Counter[str]]:
-    """The calls of the models that have ``of`` in their name, by path and by reason."""
-    calls, reasons = Counter[str](), Counter[str]()
-    for module in (module for module in webui.get("/fast_compile/report")["modules"] if of in module["name"]):
-        calls.update(module["calls"])
-        reasons.update(module["reasons"])
-    return calls, reasons
-
-
-def _both(webui: LiveWebui, body: dict[str, Any], kind: str = "txt2img") -> tuple[dict[str, Any], Counter[str], Counter[str]]:
-    """Off and on: the same picture. Returns the picture, and the calls of the second by path and by reason."""
-    if kind == "img2img":  # the VAE's encoder draws from the generator as the last picture left it
-        webui.generate(kind, body, OFF)
-    off = webui.generate(kind, body, OFF)
-    calls, reasons = _calls(webui)
-    on = webui.generate(kind, body, ON)
-    _assert_same(on, off)
-    after, why = _calls(webui)
-    return on, after - calls, why - reasons
-
-
-def _fused(calls: Counter[str]) -> int:
-    """How many calls went through the fused program, the first of a signature included; that no call ran as before."""
-    assert calls["eager"] == 0, calls
-    return calls["traced"] + calls["fused"]
 
 
 def _png(webui: LiveWebui, seed: int = 5) -> str:
@@ -84,11 +38,11 @@ def test_the_extension_loads(webui: LiveWebui) -> None:
 
 def test_txt2img(webui: LiveWebui) -> None:
     """Three steps are three calls; the second picture is made from the first one's trace, and is the same to the bit."""
-    first, calls, _ = _both(webui, {})
-    assert _fused(calls) == 3
-    again, calls, _ = _both(webui, {})
-    assert _fused(calls) == 3 and calls["fused"] == 3, "traced a second time"
-    _assert_same(again, first, 0)
+    first, calls, _ = off_and_on(webui, {})
+    assert fused(calls) == 3
+    again, calls, _ = off_and_on(webui, {})
+    assert fused(calls) == 3 and calls["fused"] == 3, "traced a second time"
+    assert_same(again, first, 0)
     assert "Fast Compile: on" in json.loads(first["info"])["infotexts"][0]
 
 
@@ -100,7 +54,7 @@ def test_off_is_as_if_it_were_not_there(webui: LiveWebui) -> None:
     assert not webui.post("/probe/look")["own_forward"]
     again = webui.generate("txt2img", {})
     assert webui.post("/probe/look") == before
-    assert _pixels(again)[0].tolist() == _pixels(off)[0].tolist() and "Fast Compile" not in json.loads(again["info"])["infotexts"][0]
+    assert pixels(again)[0].tolist() == pixels(off)[0].tolist() and "Fast Compile" not in json.loads(again["info"])["infotexts"][0]
 
 
 def _prompts(*words: str) -> Iterator[str]:
@@ -113,17 +67,19 @@ def test_vae_and_text_encoder(webui: LiveWebui) -> None:
     """Decoding a picture and encoding its prompts are fused too; with their switches off they aren't touched, and the infotext says so."""
     for prompt in _prompts("a dog", "a house"):  # prompt and negative prompt are encoded one by one or together
         body = {"prompt": prompt, "negative_prompt": f"no {prompt}"}
-        before = {of: _calls(webui, of)[0] for of in ("VAE decoder", "Text encoder")}
+        before = {of: calls_of(webui, of)[0] for of in ("VAE decoder", "Text encoder")}
         fast = webui.generate("txt2img", body, ON)
-        made = {of: _calls(webui, of)[0] - calls for of, calls in before.items()}
-        assert _fused(made["VAE decoder"]) == 1 and _fused(made["Text encoder"]) >= 1, made
+        made = {of: calls_of(webui, of)[0] - calls for of, calls in before.items()}
+        assert fused(made["VAE decoder"]) == 1 and fused(made["Text encoder"]) >= 1, made
         webui.generate("txt2img", {"prompt": "something else"}, OFF)
-        _assert_same(fast, webui.generate("txt2img", body, OFF))
+        assert_same(fast, webui.generate("txt2img", body, OFF))
     assert made["VAE decoder"] == {"fused": 1} and not made["Text encoder"]["traced"], "traced a second time"
-    before = {of: _calls(webui, of)[0] for of in ("VAE", "Text encoder")}
+    encoders = [module for module in webui.get("/fast_compile/report")["modules"] if "Text encoder" in module["name"]]
+    assert all("attention" in signature["impls"] for module in encoders for signature in module["signatures"]), encoders
+    before = {of: calls_of(webui, of)[0] for of in ("VAE", "Text encoder")}
     (prompt,) = _prompts("a tree")
     off = webui.generate("txt2img", {"prompt": prompt}, [{"enabled": True, "vae": False, "text_encoder": False}])
-    assert {of: _calls(webui, of)[0] for of in before} == before
+    assert {of: calls_of(webui, of)[0] for of in before} == before
     text = json.loads(off["info"])["infotexts"][0]
     assert "Fast Compile: on" in text and "Fast Compile VAE: False" in text and "Fast Compile text encoder: False" in text
 
@@ -156,8 +112,8 @@ def test_vae_and_text_encoder_are_left_as_they_were(webui: LiveWebui) -> None:
 )
 def test_kinds_of_txt2img(webui: LiveWebui, body: dict[str, Any], calls: int | None) -> None:
     """Whatever makes calls of other shapes or more of them, all of them fused."""
-    _, made, _ = _both(webui, body)
-    assert _fused(made) == calls if calls is not None else _fused(made) >= 3
+    _, made, _ = off_and_on(webui, body)
+    assert fused(made) == calls if calls is not None else fused(made) >= 3
 
 
 def test_tiling_off_again(webui: LiveWebui) -> None:
@@ -165,45 +121,45 @@ def test_tiling_off_again(webui: LiveWebui) -> None:
     plain = webui.generate("txt2img", {}, ON)
     tiled = webui.generate("txt2img", {"tiling": True}, ON)
     again = webui.generate("txt2img", {}, ON)
-    _assert_same(again, plain)
-    _assert_same(tiled, webui.generate("txt2img", {"tiling": True}, OFF))
+    assert_same(again, plain)
+    assert_same(tiled, webui.generate("txt2img", {"tiling": True}, OFF))
 
 
 def test_img2img_and_inpaint(webui: LiveWebui) -> None:
     """With an image, and with a mask."""
     image = _png(webui)
     body = {"init_images": [image], "denoising_strength": 0.9, "steps": 4}
-    encoded, _ = _calls(webui, "VAE encoder")
-    _, calls, _ = _both(webui, body, "img2img")
-    assert _fused(calls) >= 3 and _fused(_calls(webui, "VAE encoder")[0] - encoded) >= 1
+    encoded, _ = calls_of(webui, "VAE encoder")
+    _, calls, _ = off_and_on(webui, body, "img2img")
+    assert fused(calls) >= 3 and fused(calls_of(webui, "VAE encoder")[0] - encoded) >= 1
     pil = pytest.importorskip("PIL.Image")
     pil.new("L", (64, 64), 0).save(mask := io.BytesIO(), "PNG")
     half = pil.open(mask)
     half.paste(255, (0, 0, 32, 64))
     half.save(mask := io.BytesIO(), "PNG")
     encoded = base64.b64encode(mask.getvalue()).decode()
-    _, calls, _ = _both(webui, {**body, "mask": encoded, "inpainting_fill": 1, "mask_blur": 0}, "img2img")
-    assert _fused(calls) >= 3
+    _, calls, _ = off_and_on(webui, {**body, "mask": encoded, "inpainting_fill": 1, "mask_blur": 0}, "img2img")
+    assert fused(calls) >= 3
 
 
 def test_loras(webui: LiveWebui) -> None:
     """On, stronger, off again, always with the toggle on: a replay must not skip the change."""
     prompts = ["a cat", "a cat <lora:loud:1>", "a cat <lora:loud:0.3>", "a cat", "a cat <lora:loud:1>"]
     off = [webui.generate("txt2img", {"prompt": prompt}, OFF) for prompt in prompts]
-    assert _differ(off[1], off[0]) and _differ(off[2], off[1]), "the LoRA isn't seen"
-    calls, _ = _calls(webui)
+    assert differ(off[1], off[0]) and differ(off[2], off[1]), "the LoRA isn't seen"
+    calls, _ = calls_of(webui)
     on = [webui.generate("txt2img", {"prompt": prompt}, ON) for prompt in prompts]
     for mine, theirs in zip(on, off, strict=True):
-        _assert_same(mine, theirs)
-    made = _calls(webui)[0] - calls
-    assert _fused(made) == 15
-    _assert_same(webui.generate("txt2img", {}, OFF), off[0], 0)
+        assert_same(mine, theirs)
+    made = calls_of(webui)[0] - calls
+    assert fused(made) == 15
+    assert_same(webui.generate("txt2img", {}, OFF), off[0], 0)
 
 
 def test_hires_with_another_lora(webui: LiveWebui) -> None:
     """The LoRA comes in the middle of the generation."""
-    _, calls, _ = _both(webui, {**HIRES, "hr_prompt": "a cat <lora:loud:1>", "steps": 2})
-    assert _fused(calls) >= 4
+    _, calls, _ = off_and_on(webui, {**HIRES, "hr_prompt": "a cat <lora:loud:1>", "steps": 2})
+    assert fused(calls) >= 4
 
 
 def test_an_exception_in_the_middle(webui: LiveWebui) -> None:
@@ -213,23 +169,23 @@ def test_an_exception_in_the_middle(webui: LiveWebui) -> None:
         webui.post("/probe/fail")
         with pytest.raises(Failed):
             webui.generate("txt2img", {}, ON)
-        _assert_same(webui.generate("txt2img", {}, arguments), off)
+        assert_same(webui.generate("txt2img", {}, arguments), off)
         assert not webui.post("/probe/look")["own_forward"]
-    _, calls, _ = _both(webui, {})
-    assert _fused(calls) == 3
+    _, calls, _ = off_and_on(webui, {})
+    assert fused(calls) == 3
 
 
 def test_on_and_off_ten_times(webui: LiveWebui) -> None:
     """Always the same two pictures and the same UNet, and nothing is traced anew or kept twice."""
     off, on = webui.generate("txt2img", {}, OFF), webui.generate("txt2img", {}, ON)
     webui.generate("txt2img", {}, OFF)
-    before, (calls, _) = webui.post("/probe/look"), _calls(webui)
+    before, (calls, _) = webui.post("/probe/look"), calls_of(webui)
     signatures = {module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]}
     for _ in range(10):
-        _assert_same(webui.generate("txt2img", {}, ON), on, 0)
-        _assert_same(webui.generate("txt2img", {}, OFF), off, 0)
+        assert_same(webui.generate("txt2img", {}, ON), on, 0)
+        assert_same(webui.generate("txt2img", {}, OFF), off, 0)
         assert webui.post("/probe/look") == before
-    made = _calls(webui)[0] - calls
+    made = calls_of(webui)[0] - calls
     assert made == {"fused": 30}, made
     assert {module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]} == signatures
 
@@ -239,10 +195,10 @@ def test_another_checkpoint(webui: LiveWebui) -> None:
     tiny = webui.generate("txt2img", {}, OFF)
     other = {"override_settings": {"sd_model_checkpoint": "other.safetensors"}, "override_settings_restore_afterwards": False}
     webui.generate("txt2img", {}, ON)
-    mine, calls, _ = _both(webui, other)
-    assert _fused(calls) == 3 and _differ(mine, tiny)
+    mine, calls, _ = off_and_on(webui, other)
+    assert fused(calls) == 3 and differ(mine, tiny)
     back = {**other, "override_settings": {"sd_model_checkpoint": "tiny.safetensors"}}
-    _assert_same(webui.generate("txt2img", back, ON), tiny)
+    assert_same(webui.generate("txt2img", back, ON), tiny)
 
 
 def test_other_extensions(webui: LiveWebui) -> None:
@@ -250,26 +206,26 @@ def test_other_extensions(webui: LiveWebui) -> None:
     plain = webui.generate("txt2img", {}, OFF)
     webui.post("/probe/wrap")
     try:
-        wrapped, calls, reasons = _both(webui, {})
+        wrapped, calls, reasons = off_and_on(webui, {})
     finally:
         webui.post("/probe/unwrap")
-    assert _differ(wrapped, plain) and calls["eager"] == 3 and not calls["fused"]
+    assert differ(wrapped, plain) and calls["eager"] == 3 and not calls["fused"]
     assert any("another extension replaces its forward" in reason for reason in reasons), reasons
-    mine, calls, _ = _both(webui, {})
-    assert _fused(calls) == 3
-    _assert_same(mine, plain)
+    mine, calls, _ = off_and_on(webui, {})
+    assert fused(calls) == 3
+    assert_same(mine, plain)
 
 
 def test_token_merging(webui: LiveWebui) -> None:
     """Runs as before, and says so."""
     webui.post("/sdapi/v1/options", {"token_merging_ratio": 0.5})
     try:
-        _, calls, reasons = _both(webui, {})
+        _, calls, reasons = off_and_on(webui, {})
     finally:
         webui.post("/sdapi/v1/options", {"token_merging_ratio": 0})
     assert calls["eager"] == 3 and reasons
     assert any("token merging" in reason or "patches the model" in reason for reason in reasons), reasons
-    assert _fused(_both(webui, {})[1]) == 3
+    assert fused(off_and_on(webui, {})[1]) == 3
 
 
 def test_arguments(webui: LiveWebui) -> None:
@@ -279,9 +235,9 @@ def test_arguments(webui: LiveWebui) -> None:
     unets = (m for m in webui.get("/fast_compile/report")["modules"] if "UNet" in m["name"])  # reForge keeps another checkpoint's too
     (module,) = (m for m in unets if m["settings"]["cuda_graphs"] is False)
     assert module["calls"] == {"traced": 1, "fused": 2}
-    before, _ = _calls(webui)
+    before, _ = calls_of(webui)
     webui.generate("txt2img", {}, [{"enable": True}])
-    assert _calls(webui)[0] == before and "there is no argument 'enable'" in webui.log.read_text()
+    assert calls_of(webui)[0] == before and "there is no argument 'enable'" in webui.log.read_text()
 
 
 def test_infotext_is_pasted(webui: LiveWebui) -> None:
@@ -290,87 +246,21 @@ def test_infotext_is_pasted(webui: LiveWebui) -> None:
         pytest.skip("only A1111's API takes an infotext")
     text = "a cat\nSteps: 3, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Fast Compile: on"
     webui.generate("txt2img", {}, [{"enabled": True}])
-    before, _ = _calls(webui)
+    before, _ = calls_of(webui)
     answer = webui.generate("txt2img", {"infotext": text})
-    assert "Fast Compile: on" in json.loads(answer["info"])["infotexts"][0] and _fused(_calls(webui)[0] - before) == 3
-
-
-def _events(webui: LiveWebui, elem_id: str, kind: str) -> list[tuple[int, set[str | None]]]:
-    """The events of a component: the number to call each by, and the ids of what it changes."""
-    config = webui.get("/config")
-    names = {component["id"]: component["props"].get("elem_id") for component in config["components"]}
-    found = []
-    for index, dependency in enumerate(config["dependencies"]):
-        triggers = [target if isinstance(target, list) else (target, dependency.get("trigger")) for target in dependency["targets"]]
-        if any(names.get(identity) == elem_id and name == kind for identity, name in triggers):
-            outputs = {names.get(output) for output in dependency["outputs"]}
-            found.append((dependency.get("id", index), outputs))
-    return found
-
-
-def _press(webui: LiveWebui, index: int, *data: Any) -> list[Any]:
-    answer: dict[str, list[Any]] = webui.post("/run/predict", {"data": data, "fn_index": index, "session_hash": "test"})
-    return answer["data"]
-
-
-@pytest.mark.parametrize(("name", "in_accordion"), [("enabled", "enabled-checkbox"), ("vae", "vae"), ("text_encoder", "text_encoder")])
-def test_the_toggles_are_in_step(webui: LiveWebui, name: str, in_accordion: str) -> None:
-    """A change in one place reaches the two others and the settings file; a picture that is done renews the status line."""
-    places = {f"fast_compile_tab_{name}"} | {f"script_{tab}_fast_compile_{in_accordion}" for tab in ("txt2img", "img2img")}
-    for place in places:
-        ((index, outputs),) = (event for event in _events(webui, place, "change") if event[1] & places)
-        assert outputs == places - {place}
-        for value in (True, False) if name == "enabled" else (False, True):
-            assert _press(webui, index, value) == [value, value]
-            assert json.loads(webui.settings.read_text())[f"fast_compile_{name}"] is value
-    for tab in ("txt2img", "img2img"):
-        assert any(f"script_{tab}_fast_compile_status" in outputs for _, outputs in _events(webui, f"html_info_{tab}", "change"))
-
-
-def test_the_tab(webui: LiveWebui) -> None:
-    """Its report, and the button that frees memory."""
-    webui.generate("txt2img", {}, ON)
-    for button in ("fast_compile_tab_refresh", "fast_compile_tab_free"):
-        ((index, _),) = _events(webui, button, "click")
-        (text,) = _press(webui, index)
-        assert "UNet" in text and "distance to eager" in text
-    assert webui.post("/probe/look")["strided"] == 0 and _fused(_both(webui, {})[1]) == 3
-
-
-def test_warming_up(webui: LiveWebui) -> None:
-    """Each size is traced, so that its first picture isn't; nothing is saved and no last prompt forgotten. What isn't a size is named."""
-    ((index, outputs),) = _events(webui, "fast_compile_tab_warm", "click")
-    assert outputs == {"fast_compile_tab_warmed"}
-    look = webui.post("/probe/look")
-    webui.generate("txt2img", {}, ON)  # with other switches, a test before this one had another state
-    off = webui.generate("txt2img", {"width": 128, "batch_size": 2}, OFF)
-    parameters = webui.settings.parent / "params.txt"
-    before, (calls, _) = parameters.read_bytes(), _calls(webui)
-    pictures = len(list(webui.settings.parent.rglob("*.png")))
-    (text,) = _press(webui, index, "64x96\n128x64 x2", True, True, True, True)
-    lines = text.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["128x64 x2", "64x96"], text  # the largest first
-    assert all("traced in" in line and "no CUDA device" in line for line in lines), text
-    assert parameters.read_bytes() == before and len(list(webui.settings.parent.rglob("*.png"))) == pictures
-    assert _calls(webui)[0] - calls == {"traced": 2, "fused": 2}
-    calls, _ = _calls(webui)
-    _assert_same(webui.generate("txt2img", {"width": 128, "batch_size": 2}, ON), off)
-    assert _calls(webui)[0] - calls == {"fused": 3}, "traced a second time"
-    assert webui.post("/probe/look")["own_forward"] is look["own_forward"]
-    (text,) = _press(webui, index, "128", False, True, True, True)
-    assert "line 1" in text and "WIDTHxHEIGHT" in text
+    assert "Fast Compile: on" in json.loads(answer["info"])["infotexts"][0] and fused(calls_of(webui)[0] - before) == 3
 
 
 def test_xyz_plot(webui: LiveWebui) -> None:
     """Off beside on: two cells of the same picture, one of them fused."""
     webui.generate("txt2img", {}, ON)
-    before, _ = _calls(webui)
+    before, _ = calls_of(webui)
     known = next(s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])["args"]
     axis = known[0]["choices"].index("[Fast Compile] Enabled")
     rest = [0, "", [], 0, "", [], False, False, True, False, False, False, False, 0, False, *[False] * 9]
     arguments = [axis, "off,on", ["off", "on"], *rest][: len(known)]
     answer = webui.generate("txt2img", {"script_name": "x/y/z plot", "script_args": arguments})
-    assert answer["images"] and _fused(_calls(webui)[0] - before) == 3
+    assert answer["images"] and fused(calls_of(webui)[0] - before) == 3
 
 
 def test_refiner(webui: LiveWebui) -> None:
@@ -379,7 +269,7 @@ def test_refiner(webui: LiveWebui) -> None:
         pytest.skip("Forge has it differently")
     before = webui.post("/probe/look")["own_forward"]  # True where another test's wrapper was taken off
     body = {"refiner_checkpoint": "other.safetensors", "refiner_switch_at": 0.3, "steps": 4}
-    mine, calls, _ = _both(webui, body)
+    mine, calls, _ = off_and_on(webui, body)
     assert calls == {"traced": 2, "fused": 2} and "Refiner: other" in json.loads(mine["info"])["infotexts"][0]
     assert webui.post("/probe/look")["own_forward"] is before
 
@@ -391,13 +281,13 @@ def test_hypertile(webui: LiveWebui) -> None:
     plain = webui.generate("txt2img", {}, OFF)
     webui.post("/sdapi/v1/options", {"hypertile_enable_unet": True})
     try:
-        _, calls, reasons = _both(webui, {})
+        _, calls, reasons = off_and_on(webui, {})
     finally:
         webui.post("/sdapi/v1/options", {"hypertile_enable_unet": False})
     assert calls["eager"] == 3 and any("Hypertile" in reason for reason in reasons)
-    mine, calls, _ = _both(webui, {})
-    assert _fused(calls) == 3
-    _assert_same(mine, plain)
+    mine, calls, _ = off_and_on(webui, {})
+    assert fused(calls) == 3
+    assert_same(mine, plain)
 
 
 def test_reload_ui(webui: LiveWebui) -> None:
@@ -411,5 +301,5 @@ def test_reload_ui(webui: LiveWebui) -> None:
     assert webui.post("/probe/look") == before and webui.get("/fast_compile/report")["modules"] == []
     shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
     assert shown["fast_compile_tab_enabled"]["value"] is True and shown["script_txt2img_fast_compile_enabled-checkbox"]["value"] is True
-    _assert_same(webui.generate("txt2img", {}), off)
-    assert _fused(_calls(webui)[0]) == 3
+    assert_same(webui.generate("txt2img", {}), off)
+    assert fused(calls_of(webui)[0]) == 3

@@ -1,34 +1,24 @@
 """A SD1.5 checkpoint with random weights that A1111 and Forge load, as small as Forge's detection lets it be (a UNet of 44 M parameters,
 the whole CLIP-L, the whole VAE: 500 MB), a LoRA for it, and what A1111 would download: a CLIP tokenizer, here one without merges.
 
-The names are those of the original repository's state dicts, written down here, so that no host is needed to make one.
+The names are those of the original repository's state dicts, written down here and in ``benchmarks/clip_shapes.py``, so that no host is
+needed to make one.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.clip_shapes import Shapes, affine, clip_l, linear
+
 WIDTH, CONTEXT, TIME = 320, 768, 1280
 _PERIOD = 1_000_003  # a prime: no two rows of a weight are the same part of the noise
-Shapes = Iterator[tuple[str, tuple[int, ...]]]
-
-
-def _affine(name: str, width: int) -> Shapes:
-    yield f"{name}.weight", (width,)
-    yield f"{name}.bias", (width,)
-
-
-def _linear(name: str, rows: int, columns: int, bias: bool = True) -> Shapes:
-    yield f"{name}.weight", (rows, columns)
-    if bias:
-        yield f"{name}.bias", (rows,)
 
 
 def _conv(name: str, rows: int, columns: int, size: int = 3) -> Shapes:
@@ -37,36 +27,36 @@ def _conv(name: str, rows: int, columns: int, size: int = 3) -> Shapes:
 
 
 def _residual(name: str, before: int) -> Shapes:
-    yield from _affine(f"{name}.in_layers.0", before)
+    yield from affine(f"{name}.in_layers.0", before)
     yield from _conv(f"{name}.in_layers.2", WIDTH, before)
-    yield from _linear(f"{name}.emb_layers.1", WIDTH, TIME)
-    yield from _affine(f"{name}.out_layers.0", WIDTH)
+    yield from linear(f"{name}.emb_layers.1", WIDTH, TIME)
+    yield from affine(f"{name}.out_layers.0", WIDTH)
     yield from _conv(f"{name}.out_layers.3", WIDTH, WIDTH)
     if before != WIDTH:
         yield from _conv(f"{name}.skip_connection", WIDTH, before, 1)
 
 
 def _transformer(name: str) -> Shapes:
-    yield from _affine(f"{name}.norm", WIDTH)
+    yield from affine(f"{name}.norm", WIDTH)
     yield from _conv(f"{name}.proj_in", WIDTH, WIDTH, 1)
     yield from _conv(f"{name}.proj_out", WIDTH, WIDTH, 1)
     block = f"{name}.transformer_blocks.0"
     for attention, source in (("attn1", WIDTH), ("attn2", CONTEXT)):
-        yield from _linear(f"{block}.{attention}.to_q", WIDTH, WIDTH, bias=False)
-        yield from _linear(f"{block}.{attention}.to_k", WIDTH, source, bias=False)
-        yield from _linear(f"{block}.{attention}.to_v", WIDTH, source, bias=False)
-        yield from _linear(f"{block}.{attention}.to_out.0", WIDTH, WIDTH)
-    yield from _linear(f"{block}.ff.net.0.proj", 8 * WIDTH, WIDTH)
-    yield from _linear(f"{block}.ff.net.2", WIDTH, 4 * WIDTH)
+        yield from linear(f"{block}.{attention}.to_q", WIDTH, WIDTH, bias=False)
+        yield from linear(f"{block}.{attention}.to_k", WIDTH, source, bias=False)
+        yield from linear(f"{block}.{attention}.to_v", WIDTH, source, bias=False)
+        yield from linear(f"{block}.{attention}.to_out.0", WIDTH, WIDTH)
+    yield from linear(f"{block}.ff.net.0.proj", 8 * WIDTH, WIDTH)
+    yield from linear(f"{block}.ff.net.2", WIDTH, 4 * WIDTH)
     for norm in ("norm1", "norm2", "norm3"):
-        yield from _affine(f"{block}.{norm}", WIDTH)
+        yield from affine(f"{block}.{norm}", WIDTH)
 
 
 def unet() -> Shapes:
     """Two resolutions of one residual block each, with a transformer everywhere."""
     name = "model.diffusion_model"
-    yield from _linear(f"{name}.time_embed.0", TIME, WIDTH)
-    yield from _linear(f"{name}.time_embed.2", TIME, TIME)
+    yield from linear(f"{name}.time_embed.0", TIME, WIDTH)
+    yield from linear(f"{name}.time_embed.2", TIME, TIME)
     yield from _conv(f"{name}.input_blocks.0.0", WIDTH, 4)
     yield from _conv(f"{name}.input_blocks.2.0.op", WIDTH, WIDTH)
     for index in (1, 3):
@@ -79,14 +69,14 @@ def unet() -> Shapes:
         yield from _residual(f"{name}.output_blocks.{index}.0", 2 * WIDTH)
         yield from _transformer(f"{name}.output_blocks.{index}.1")
     yield from _conv(f"{name}.output_blocks.1.2.conv", WIDTH, WIDTH)
-    yield from _affine(f"{name}.out.0", WIDTH)
+    yield from affine(f"{name}.out.0", WIDTH)
     yield from _conv(f"{name}.out.2", 4, WIDTH)
 
 
 def _vae_block(name: str, before: int, width: int) -> Shapes:
-    yield from _affine(f"{name}.norm1", before)
+    yield from affine(f"{name}.norm1", before)
     yield from _conv(f"{name}.conv1", width, before)
-    yield from _affine(f"{name}.norm2", width)
+    yield from affine(f"{name}.norm2", width)
     yield from _conv(f"{name}.conv2", width, width)
     if before != width:
         yield from _conv(f"{name}.nin_shortcut", width, before, 1)
@@ -96,7 +86,7 @@ def _vae_half(name: str, side: str, blocks: list[tuple[int, list[int]]], width: 
     """``blocks``: per resolution its index and the widths from block to block; ``plain``: the resolution that isn't resampled."""
     for block in ("block_1", "block_2"):
         yield from _vae_block(f"{name}.mid.{block}", 512, 512)
-    yield from _affine(f"{name}.mid.attn_1.norm", 512)
+    yield from affine(f"{name}.mid.attn_1.norm", 512)
     for part in ("q", "k", "v", "proj_out"):
         yield from _conv(f"{name}.mid.attn_1.{part}", 512, 512, 1)
     for index, widths in blocks:
@@ -104,7 +94,7 @@ def _vae_half(name: str, side: str, blocks: list[tuple[int, list[int]]], width: 
             yield from _vae_block(f"{name}.{side}.{index}.block.{number}", before, after)
         if index != plain:
             yield from _conv(f"{name}.{side}.{index}.{resample}.conv", widths[-1], widths[-1])
-    yield from _affine(f"{name}.norm_out", width)
+    yield from affine(f"{name}.norm_out", width)
 
 
 def vae() -> Shapes:
@@ -123,20 +113,9 @@ def vae() -> Shapes:
 
 
 def text_encoder() -> Shapes:
-    """CLIP-L."""
-    name = "cond_stage_model.transformer.text_model"
-    yield f"{name}.embeddings.token_embedding.weight", (49408, CONTEXT)
-    yield f"{name}.embeddings.position_embedding.weight", (77, CONTEXT)
-    yield f"{name}.embeddings.position_ids", (1, 77)
-    for index in range(12):
-        layer = f"{name}.encoder.layers.{index}"
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            yield from _linear(f"{layer}.self_attn.{part}", CONTEXT, CONTEXT)
-        yield from _linear(f"{layer}.mlp.fc1", 4 * CONTEXT, CONTEXT)
-        yield from _linear(f"{layer}.mlp.fc2", CONTEXT, 4 * CONTEXT)
-        yield from _affine(f"{layer}.layer_norm1", CONTEXT)
-        yield from _affine(f"{layer}.layer_norm2", CONTEXT)
-    yield from _affine(f"{name}.final_layer_norm", CONTEXT)
+    """CLIP-L, with the buffer that old checkpoints hold."""
+    yield from clip_l("cond_stage_model", CONTEXT)
+    yield "cond_stage_model.transformer.text_model.embeddings.position_ids", (1, 77)
 
 
 def _noise(shape: tuple[int, ...], seed: int, scale: float) -> torch.Tensor:

@@ -1,0 +1,170 @@
+"""The fused program of one signature: compared with the recorded call, run kernel by kernel, then captured and replayed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from .capture import OutputSpec
+from .config import CompileConfig
+from .proof import distance_to_eager
+from .report import SignatureReport
+from .reporter import Reporter
+from .runtime.backoff import Backoff
+from .runtime.graphs import Captured, DeviceGraphs
+from .runtime.program import Program
+from .runtime.store import Bound, Store, WeightsReshaped
+
+
+class GraphedProgram:
+    """A program with the weights that it reads and, from some call on, the CUDA graph that it was captured into.
+
+    Not thread-safe: its caller holds the device's lock, and the weights pinned.
+
+    Args:
+        program: what to run.
+        outputs: how its results make a call's.
+        store: lays out the module's weights.
+        device: where it runs.
+        graphs: that device's. None: nothing is captured there.
+        report: of the signature.
+        reporter: of the module.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        outputs: OutputSpec,
+        store: Store,
+        device: torch.device,
+        graphs: DeviceGraphs | None,
+        report: SignatureReport,
+        reporter: Reporter,
+    ) -> None:
+        self.program = program
+        self.graphs = graphs
+        self._outputs = outputs
+        self._store = store
+        self._device = device
+        self._report = report
+        self._reporter = reporter
+        self._shapes: list[torch.Size] = []  # of the weights
+        self._bound: Bound | None = None  # where the graph reads them
+        self._captured: Captured | None = None
+        self._capture_failed = False
+        self._out_of_memory = Backoff()
+
+    def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
+        """Run on the very inputs that were recorded, compare, and build the call's result.
+
+        Args:
+            inputs: the recorded call's.
+            result: what it returned.
+            computed_in: the dtypes that it computed in, see :func:`distance_to_eager`.
+            tolerance: the largest distance allowed, likewise.
+
+        Raises:
+            CaptureError: the results differ by more than that.
+        """
+        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        weights = self._store.tensors(self.program.sources, self._device)
+        self._shapes = [weight.shape for weight in weights]
+        self._reporter.report.adopted_bytes = self._store.adopted_bytes
+        results = self.program(inputs, weights)
+        self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
+        return self._outputs.build(self.program.deliver(results))
+
+    def run(self, inputs: list[torch.Tensor], config: CompileConfig) -> Any:
+        """A call's result for ``inputs``, by its graph where ``config`` wants one by now.
+
+        Raises:
+            ReferenceError: a weight is gone.
+            WeightsElsewhere: a weight isn't on the device.
+            WeightsReshaped: a weight isn't of the shape that the program was made for.
+        """
+        self._report.calls += 1
+        if self._captured is None or not self._still_good(self._captured):
+            if self._wants_graph(config):
+                self._capture(inputs, config.graph_budget_bytes)
+            else:
+                self.release()
+        calls = self._reporter.report.calls
+        if self._captured is not None and self.graphs is not None:
+            results = self.graphs.replay(self._captured, inputs, self.program.deliver)
+            calls["replayed"] += 1
+        else:
+            results = self.program.deliver(self.program(inputs, self._weights()))
+            calls["fused"] += 1
+        return self._outputs.build(results)
+
+    def release(self) -> None:
+        """Release the graph. A later call captures again."""
+        if self._captured is not None and self.graphs is not None:
+            self.graphs.release(self._captured)
+        self._captured = self._bound = None
+        self._report.graph_bytes = 0
+
+    def release_evicted(self) -> None:
+        """Let go of the graph if others have evicted it."""
+        if self._captured is not None and not self._captured.alive:
+            self.release()
+
+    def _weights(self) -> list[torch.Tensor]:
+        """The weights, laid out for the program and of the shapes that it was made for."""
+        weights = self._store.tensors(self.program.sources, self._device)
+        for source, weight, shape in zip(self.program.sources, weights, self._shapes, strict=True):
+            if weight.shape != shape:
+                raise WeightsReshaped(f"the weight {source} is {list(weight.shape)} now, it was {list(shape)}")
+        return weights
+
+    def _wants_graph(self, config: CompileConfig) -> bool:
+        return (
+            config.cuda_graphs
+            and self.graphs is not None
+            and self.program.capturable is None
+            and not self._capture_failed
+            and self._out_of_memory.reason("capture") is None
+            and self._report.calls >= config.capture_after
+        )
+
+    def _still_good(self, captured: Captured) -> bool:
+        """Whether the graph is there and each weight lies where the graph reads it."""
+        assert self._bound is not None
+        if not captured.alive:
+            return False
+        if self._bound.valid():
+            return True
+        bound = self._store.bind(self.program.sources, self._weights())  # lays replaced weights out anew
+        same = bound.pointers == self._bound.pointers
+        self._bound = bound
+        return same
+
+    def _capture(self, inputs: list[torch.Tensor], budget_bytes: int | None) -> None:
+        """Capture a graph, in the place of one that reads weights where they no longer are."""
+        assert self.graphs is not None
+        self._reporter.announce("capturing")
+        program, start = self.program, time.perf_counter()
+        weights = self._weights()
+        bound = self._store.bind(program.sources, weights)
+        try:
+            run = lambda static: program(static, weights)  # noqa: E731
+            self._captured = self.graphs.capture(inputs, run, budget_bytes, owner=self, instead_of=self._captured)
+        except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
+            self.release()
+            self._out_of_memory.failed("capture", str(error))
+            self._reporter.say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
+            return
+        except Exception as error:
+            self.release()
+            self._capture_failed = True
+            self._report.not_captured_because = f"capturing failed: {error}"
+            self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
+            return
+        self._bound = bound
+        self._report.captures += 1
+        self._report.graph_bytes = self._captured.bytes
+        self._report.capture_s += time.perf_counter() - start

@@ -1,0 +1,60 @@
+"""Tells what becomes of one module's calls: counted in its report, logged once, announced to a host before it takes long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from .advice import advice
+from .report import ModuleReport
+
+log = logging.getLogger("fast_compile")
+OUT_OF_MEMORY = "out of memory"
+
+
+class Reporter:
+    """Writes one module's report, its lines in the log, and its host's events.
+
+    Attributes:
+        report: of the module.
+        observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0 to 1. It is called
+            from several threads and must not raise.
+        may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it comes up again.
+    """
+
+    def __init__(self, report: ModuleReport) -> None:
+        self.report = report
+        self.observer: Callable[[str, float], None] | None = None
+        self.may_say: Callable[[], bool] = lambda: True
+        self._said: set[str] = set()
+
+    def announce(self, what: str, done: float = 0.0) -> None:
+        """Tell the observer what is about to be done, or how much of it is."""
+        if self.observer is not None:
+            self.observer(what, done)
+
+    def ran_eager(self, reason: str) -> None:
+        """Count a call that runs as it was, and say why once."""
+        self.report.calls["eager"] += 1
+        self.report.reasons[reason] += 1
+        self.say(_runs_as_it_was(reason))
+
+    def gave_up(self, reason: str) -> None:
+        """Warn that a signature runs as it was for good."""
+        self.say(_runs_as_it_was(reason), logging.WARNING)
+
+    def ran_out_of_memory(self, error: Exception, freed: int) -> None:
+        """Warn that a call runs as it was, and that graphs of ``freed`` bytes had to go."""
+        self._said.add(_runs_as_it_was(OUT_OF_MEMORY))  # this line says it
+        words = f"ran out of memory: {freed / 2**20:.0f} MB of graphs were released, and the call runs as it was"
+        self.say(f"{words}; {advice(OUT_OF_MEMORY)} ({error})", logging.WARNING)
+
+    def say(self, message: str, level: int = logging.INFO) -> None:
+        """Log ``message``, which goes on from the module's name, unless it was logged before."""
+        if message not in self._said and (self.may_say() or level > logging.INFO):
+            self._said.add(message)
+            log.log(level, "Fast Compile: %s %s", self.report.name, message)
+
+
+def _runs_as_it_was(reason: str) -> str:
+    return f"runs as it was, unaccelerated, because {reason}. What you can do: {advice(reason)}."
