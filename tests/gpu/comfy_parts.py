@@ -200,13 +200,14 @@ class Tools:
 def facts(part: Part) -> dict[str, Any]:
     """Run the cases and unload: distances and whether bits repeat by the case's name, and what the report says of each compiled module.
 
+    ``first_to_last``: how far a case's first result is from its last one, 0 where they are the same.
     ``changes``: how far a case's result is from the first case's, where their shapes are the same.
     """
     import comfy.model_management
 
     lookup = importlib.import_module("sfast_core.hosts.comfy.lookup")
     results: dict[str, Any] = {}
-    found: dict[str, Any] = {"distances": {}, "same_bits": {}, "from_the_first": {}}
+    found: dict[str, Any] = {"distances": {}, "same_bits": {}, "first_to_last": {}}
     for name, plain, fast in part.cases:
         plain()  # dynamic VRAM computes once with weights in float32 that it has just patched, and then with what it has rounded
         expected = plain().float().cpu()
@@ -214,7 +215,7 @@ def facts(part: Part) -> dict[str, Any]:
         last = results.setdefault(name, runs[-1])
         found["distances"].setdefault(name, []).extend(distance(run, expected) for run in runs)
         found["same_bits"][name] = found["same_bits"].get(name, True) and all(bool((run == last).all()) for run in runs[1:])
-        found["from_the_first"][name] = found["from_the_first"].get(name, True) and bool((runs[0] == last).all())
+        found["first_to_last"].setdefault(name, []).append(distance(runs[0], last))
     first, *others = results.items()
     found["changes"] = {name: distance(result, first[1]) for name, result in others if result.shape == first[1].shape}
     reports = [module for thing in part.compiled for module in lookup.report_of(thing, lambda report: report.as_dict()["modules"])]

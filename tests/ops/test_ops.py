@@ -184,6 +184,28 @@ def test_matches_reference(check: Check) -> None:
         assert error <= allowed, f"output {index}: error {error:.3g}, allowed {allowed:.3g}"
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", _checks(impls=True, small_only=True))
+def test_equal_arguments_give_equal_bits(check: Check) -> None:
+    """Launch after launch, whatever lay in the memory that they are given, and replayed from a graph beside other work."""
+    args, kwargs = check.arguments()
+    _skip_unless_possible(check, args, kwargs)
+    first = [out.clone() for out in _launch(check, args, kwargs)]
+    for fill in (0.0, 1.0, float("nan")):
+        torch.full((1 << 24,), fill, device=DEVICE)  # and given back: what is allocated next begins with this, and L2 holds something else
+        assert all(torch.equal(mine, out) for mine, out in zip(_launch(check, args, kwargs), first, strict=True))
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        outs = _launch(check, args, kwargs)
+    busy = torch.ones(2048, 2048, device=DEVICE)
+    for _ in range(3):
+        with torch.cuda.stream(side):
+            busy @ busy
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(mine, out) for mine, out in zip(outs, first, strict=True))
+
+
 @pytest.mark.parametrize("op", _ops(), ids=lambda op: op.name)
 def test_no_impl_is_left_untested(op: Op) -> None:
     """Each Triton impl applies to some case on a machine that has everything: the tests above skip where ``why_not`` has a reason."""
