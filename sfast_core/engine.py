@@ -98,7 +98,7 @@ class Engine:
             if change := self._tracer.changed():
                 self._trace_again(change)
             first_call = lambda: self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)  # noqa: E731
-            variant = self._variants.get(signature.key)
+            variant = self._variants.take(signature.key)
             if variant is None:
                 waiting = self._backoff.reason(signature.key)
                 if waiting is None:
@@ -107,7 +107,6 @@ class Engine:
             elif variant.graphed is None:
                 reason = variant.reason
             else:
-                self._variants.used(signature.key)
                 try:
                     with self._store.pinned(device):
                         return variant.graphed.run(signature.tensors, self.config)

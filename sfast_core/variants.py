@@ -31,13 +31,11 @@ class Variants:
         self._report = report
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
 
-    def get(self, key: Hashable) -> Variant | None:
-        """The variant of this signature, or None."""
+    def take(self, key: Hashable) -> Variant | None:
+        """The variant of this signature, which by that is the one that was used last, or None."""
+        if key in self._variants:
+            self._variants.move_to_end(key)
         return self._variants.get(key)
-
-    def used(self, key: Hashable) -> None:
-        """Note that this one was used last."""
-        self._variants.move_to_end(key)
 
     def add(self, key: Hashable, variant: Variant, at_most: int) -> None:
         """Keep one more, and let the oldest go where there would be more than ``at_most``."""

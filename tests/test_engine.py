@@ -149,6 +149,14 @@ def test_the_signatures_used_last_are_kept() -> None:
     assert calls(handle) == {"traced": 4, "fused": 2} and len(handle.engine.report.signatures) == 2
 
 
+def test_signatures_that_run_eager_are_kept_as_long() -> None:
+    """Else one that is called all the time would be traced, in vain, whenever others have come between."""
+    handle = compiled(Forward(lambda net, x: net.lin(x) * (x.sum().item() if x.shape[0] == 2 else 1.0), lin=nn.Linear(4, 4)), max_signatures=2)
+    for rows in (2, 3, 2, 4, 2):
+        check(handle, torch.randn(rows, 4))
+    assert calls(handle) == {"traced": 3, "eager": 2}
+
+
 # -- weights and structure -----------------------------------------------------------------------------------------------------
 
 
