@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
-from .reference import ACTS, IntOrPair, memory_format_of
+from .reference import ACTS, IntOrPair, memory_format_of, pair
 from .triton_kernels import epilogue_kernel
 
 if TYPE_CHECKING:
@@ -61,18 +61,20 @@ def launch(
     channel_add: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added in float32."""
-    out = F.conv2d(
-        x.contiguous(memory_format=torch.channels_last),
-        weight.contiguous(memory_format=torch.channels_last),
-        None,
-        stride,
-        padding,
-        dilation,
-        groups,
-    ).contiguous(memory_format=torch.channels_last)
+    image, kernel = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+    out = _convolve(image, kernel, stride, padding, dilation, groups).contiguous(memory_format=torch.channels_last)
     if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):
         add_in_place(out, bias, channel_add, residual, act)
     return out.contiguous(memory_format=memory_format_of(x))
+
+
+def _convolve(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair, groups: int) -> torch.Tensor:
+    """The convolution; by an algorithm that gives the same bits at every run, which ``F.conv2d`` does only where all of PyTorch is told to."""
+    if isinstance(padding, str):
+        return F.conv2d(x, weight, None, stride, padding, dilation, groups)
+    geometry = (pair(stride), pair(padding), pair(dilation), False, (0, 0), groups)
+    cudnn = torch.backends.cudnn
+    return torch.ops.aten._convolution(x, weight, None, *geometry, False, True, cudnn.enabled, cudnn.allow_tf32)
 
 
 def add_in_place(
