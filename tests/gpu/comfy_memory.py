@@ -85,14 +85,43 @@ def facts(mode: str) -> dict[str, Any]:
     return found
 
 
+def switches() -> dict[str, Any]:
+    """Bytes that the driver has free after each of ten switches between two compiled models, each of which is unloaded for the other."""
+    import comfy.model_management
+    import comfy.sample
+    import comfy.sd
+    import torch
+
+    models = importlib.import_module("benchmarks.comfy_models")
+    hooks = importlib.import_module("sfast_core.hosts.comfy")
+    weights = models.checkpoint("tiny", torch.device("cuda"))
+    loaded = [hooks.apply(comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0]) for _ in range(2)]
+    prompts = models.conditioning("tiny", 1), models.conditioning("tiny", 2)
+    latent = torch.zeros([1, 4, 64, 64])
+    noise = comfy.sample.prepare_noise(latent, 1)
+    free = []
+    for turn in range(10):
+        model = loaded[turn % 2]
+        comfy.sample.sample(model, noise, STEPS, 7.0, "euler", "normal", *prompts, latent, disable_pbar=True, seed=1)
+        comfy.model_management.unload_all_models()
+        comfy.model_management.soft_empty_cache(True)
+        free.append(torch.cuda.mem_get_info()[0])
+    calls = [module["calls"] for module in hooks.report().as_dict()["modules"]]
+    return {"free": free, "calls": calls}
+
+
 def main() -> None:
-    """In the mode that the command line names."""
+    """In the mode that the command line names, or ``switches``."""
     from comfy_nodes import find_modules
 
     find_modules(os.environ["COMFYUI_PATH"])
     import comfy.options  # noqa: F401  arguments stay unparsed
     import torch
 
+    if sys.argv[1] == "switches":
+        with torch.inference_mode():
+            print("\n" + json.dumps(switches()), flush=True)
+        return
     kept = prepare(sys.argv[1])
     if kept is None:
         print("\n" + json.dumps({"missing": "dynamic VRAM isn't available here"}), flush=True)

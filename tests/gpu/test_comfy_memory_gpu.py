@@ -48,3 +48,11 @@ def test_a_resident_model_is_replayed(mode: str) -> None:
 def test_a_model_that_lies_partly_elsewhere_runs_and_says_why(mode: str) -> None:
     found = _found(mode)
     assert max(found["resident"]) < 0.9 and found["reasons"], found
+
+
+def test_memory_is_where_it_was_after_ten_switches() -> None:
+    """From the second on, when libraries have loaded their kernels: up to two of the driver's pages of 2 MB."""
+    found = run(DRIVER, "switches")
+    assert all(calls.get("replayed") and not calls.get("eager") for calls in found["calls"]), found
+    free = found["free"]
+    assert min(free[2:]) >= free[1] - 2 * 2**21, free
