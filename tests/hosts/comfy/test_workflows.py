@@ -34,6 +34,7 @@ def test_there_are_examples() -> None:
     """Both main families, and what people do with them."""
     names = {"sd15_txt2img", "sdxl_txt2img", "sdxl_lora_controlnet", "sdxl_img2img", "sd15_hires_fix", "benchmark"}
     assert {file.stem for file in EXAMPLES} == names
+    assert all(file.with_suffix(".jpg").is_file() for file in EXAMPLES), "what the template browser shows of an example"
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
