@@ -28,8 +28,9 @@ def test_the_shape_that_was_measured() -> None:
 
 
 def test_less_shared_memory_holds_fewer_stages() -> None:
-    assert impl.cut(128, 1280, 1280, 9, 128, 101376).stages == 2
-    assert impl.cut(128, 1280, 1280, 9, 128, 65536) is None  # two stages don't fit
+    assert impl.cut(128, 1280, 1280, 9, 108, 166912) == impl.Cut(depth=128, splits=5, steps=18, stages=3)  # an A100
+    assert impl.cut(128, 1280, 1280, 9, 128, 101376) == impl.Cut(depth=64, splits=6, steps=30, stages=4)  # an RTX 4090
+    assert impl.cut(128, 1280, 1280, 9, 128, 65536) is None  # too few stages fit
     assert impl.cut(128, 1280, 96, 9, *H100) is None  # no tile divides 96
 
 

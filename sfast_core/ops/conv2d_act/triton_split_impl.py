@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 MOST_PIXELS = 512  #: of all images of the result; larger ones have tiles enough
 MOST_SPLITS = 16
 FEWEST_STEPS = 4  #: of a split, or the loads are under way for longer than they are worked on
-DEPTHS = (128, 64)  #: of a tile, the first that divides x's channels
+DEPTHS = (128, 64)  #: of a tile, the first that divides x's channels and of which enough stages fit into shared memory
 ROWS, COLS, WARPS, STAGES = 64, 128, 4, 4  #: of a program
+FEWEST_STAGES = 3  #: with two, one load alone is under way while the other is worked on
 SUM_PIXELS = 2
 SUM_CHANNELS = 256
 
@@ -42,9 +43,9 @@ class Cut(NamedTuple):
 
 def cut(pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int, shared_bytes: int) -> Cut | None:
     """As many splits as leave no multiprocessor with two programs; None where x's channels or shared memory allow no tile."""
-    depth = next((depth for depth in DEPTHS if inputs % depth == 0), 0)
-    stages = min(STAGES, shared_bytes // (2 * (ROWS + COLS) * depth)) if depth else 0
-    if stages < 2:
+    fitting = [(depth, min(STAGES, shared_bytes // (2 * (ROWS + COLS) * depth))) for depth in DEPTHS if inputs % depth == 0]
+    depth, stages = next((fit for fit in fitting if fit[1] >= FEWEST_STAGES), (0, 0))
+    if depth == 0:
         return None
     tiles = -(-pixels // ROWS) * -(-channels // COLS)
     steps = taps * inputs // depth
