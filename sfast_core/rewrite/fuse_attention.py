@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from ..ops.attention import attention
 from .canonicalise import sdpa
-from .graph import calls, insert_as, replace, value
+from .graph import calls, insert, insert_as, replace, shape, value
 
 
 def fuse_attention(graph: Graph) -> int:
-    """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``."""
+    """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``; one on 3-D tensors is one of a single head."""
     fused = 0
     for node in list(graph.nodes):
-        if calls(node, sdpa) and node.args[4] == 0 and value(node).dim() == 4:
-            query, key, val, mask, _, causal, scale = node.args
-            replace(node, insert_as(node, _tokens_inside(value(node)), attention, query, key, val, mask, causal, scale))
-            fused += 1
+        if not calls(node, sdpa) or node.args[4] != 0:
+            continue
+        if value(node).dim() == 4:
+            replace(node, _as_op(node, value(node), *node.args[:4]))
+        elif _is_one_head(node):
+            op = _as_op(node, value(node).unsqueeze(1), *(_in_heads(node, x) for x in node.args[:4]))
+            replace(node, insert(node, torch.reshape, op, shape(node)))
+        else:
+            continue
+        fused += 1
     return fused
 
 
-def _tokens_inside(out: torch.Tensor) -> torch.Tensor:
-    """A meta tensor like ``out`` [B, H, L, D] as the op lays it out."""
-    return out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
+def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:
+    """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of ``node``."""
+    tokens_inside = out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
+    return insert_as(node, tokens_inside, attention, *operands, *node.args[5:])
+
+
+def _is_one_head(node: Node) -> bool:
+    """Whether query, key and value are [B, L, D] of one B, as in A1111's VAE, and the mask, if any, is [L, S] or [B, L, S]."""
+    operands: Any = node.args[:3]
+    mask: Any = node.args[3]
+    alike = all(value(x).dim() == 3 and shape(x)[0] == shape(operands[0])[0] for x in operands)
+    return alike and (mask is None or value(mask).dim() in (2, 3))
+
+
+def _in_heads(before: Node, x: Any) -> Any:
+    """[B, L, D] as [B, 1, L, D]; a mask [L, S], or none, as it is."""
+    return x if x is None or value(x).dim() != 3 else insert(before, torch.reshape, x, (shape(x)[0], 1, *shape(x)[1:]))

@@ -27,6 +27,7 @@ from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
 from .recover_attention import recover_attention
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
+from .spell_out_attention import spell_out_attention
 from .split_concat import split_concat
 
 Pass = Callable[[Graph], int]
@@ -57,6 +58,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "canonicalise": canonicalise,
         "drop_units": drop_units,
         "recover_silu": recover_silu,
+        "spell_out_attention": spell_out_attention,
         "simplify_shapes": simplify_shapes,
         "share_common": share_common,
         "fold_constants": fold_constants,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from sfast_core.ops.attention import attention
 from sfast_core.rewrite.canonicalise import sdpa
@@ -212,8 +213,10 @@ CALLS: dict[str, tuple[Function, bool]] = {
     "plain": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v), True),
     "a mask": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=q[0, 0, :, :5] > 0), True),
     "causal and scaled": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7), True),
-    "three dimensions": (lambda net, q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0]), False),
+    "one batch for several": (lambda net, q, k, v: F.scaled_dot_product_attention(q[:1], k, v), True),
     "grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True), False),
+    "no batch": (lambda net, q, k, v: F.scaled_dot_product_attention(q[0, 0], k[0, 0], v[0, 0]), False),
+    "five dimensions": (lambda net, q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None]), False),
 }
 
 
@@ -222,6 +225,50 @@ def test_sdpa_becomes_the_op(name: str) -> None:
     function, taken = CALLS[name]
     found, graph = rewritten("fuse_attention", Forward(function), *(torch.randn(shape) for shape in FOUR))
     assert found == count(graph, attention) == int(taken)
+
+
+# name: (SDPA on 3-D tensors, whether the op takes it)
+ONE_HEAD: dict[str, tuple[Function, bool]] = {
+    "plain": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v), True),
+    "causal and scaled": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7), True),
+    "other values": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v[..., :3]), True),
+    "a mask for all": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[0, :, :5]), True),
+    "a mask for each": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[:, :, :5]), True),
+    "a mask for all queries of each": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[:, :1, :5]), True),
+    "a mask of truths": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, (q[:, :, :5] > 0) | (q[:, :, :5] == q[:, :, :1])), True),
+    "a mask of the keys": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[0, 0, :5]), False),
+    "one batch of queries": (lambda net, q, k, v: F.scaled_dot_product_attention(q[:1], k, v), False),
+    "one batch of keys": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:1], v[:1]), False),
+}
+
+
+@pytest.mark.parametrize("name", ONE_HEAD)
+def test_sdpa_without_heads_is_the_op_with_one(name: str) -> None:
+    """Masks and batches that would be broadcast otherwise with a head are left alone."""
+    function, taken = ONE_HEAD[name]
+    found, graph = rewritten("fuse_attention", Forward(function), *(torch.randn(shape) for shape in THREE))
+    assert found == count(graph, attention) == int(taken)
+    for node in graph.nodes:
+        if node.target is attention:
+            q, k, v = (x.meta["val"] for x in node.args[:3])
+            assert {x.shape[:2] for x in (q, k, v)} == {(4, 1)} and node.meta["val"].shape == (4, 1, 6, v.shape[3])
+
+
+def vae_block(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """Attention in A1111's VAE, with --opt-sdp-attention."""
+    y = net.norm(x)
+    q, k, v = (conv(y).permute(0, 2, 3, 1).reshape(2, 16, 8).contiguous() for conv in (net.q, net.k, net.v))
+    out = F.scaled_dot_product_attention(q, k, v).reshape(2, 4, 4, 8).permute(0, 3, 1, 2)
+    return x + net.out(out)
+
+
+def test_the_one_head_of_a_vae_is_read_where_it_lies() -> None:
+    """Its 1x1 convolutions are matrix products by then, so each token's values lie side by side, which kernels ask for."""
+    net = Forward(vae_block, norm=nn.GroupNorm(2, 8), **{name: nn.Conv2d(8, 8, 1) for name in ("q", "k", "v", "out")})
+    _, graph = rewritten("simplify_shapes_again", net, torch.randn(2, 8, 4, 4))
+    (node,) = [node for node in graph.nodes if node.target is attention]
+    assert [tuple(x.meta["val"].shape) for x in node.args[:3]] == [(2, 1, 16, 8)] * 3
+    assert [x.meta["val"].stride(3) for x in node.args[:3]] == [1] * 3
 
 
 def test_the_ops_meta_value_is_what_it_returns() -> None:

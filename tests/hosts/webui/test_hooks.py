@@ -29,7 +29,7 @@ def test_on_and_off() -> None:
     """Nothing is left on the instance."""
     unet = Unet()
     before = dict(vars(unet))
-    for _ in range(10):
+    for _ in range(20):
         hook = Hook(unet, _pass)
         assert unet(torch.zeros(1)).item() == 10
         hook.remove()

@@ -74,8 +74,9 @@ def test_vae_and_text_encoder(webui: LiveWebui) -> None:
         webui.generate("txt2img", {"prompt": "something else"}, OFF)
         assert_same(fast, webui.generate("txt2img", body, OFF))
     assert made["VAE decoder"] == {"fused": 1} and not made["Text encoder"]["traced"], "traced a second time"
-    encoders = [module for module in webui.get("/fast_compile/report")["modules"] if "Text encoder" in module["name"]]
-    assert all("attention" in signature["impls"] for module in encoders for signature in module["signatures"]), encoders
+    found = ("VAE decoder", "Text encoder") if webui.host.name == "A1111" else "Text encoder"  # on a CPU, Forge's VAE takes some scores at a time
+    parts = [module for module in webui.get("/fast_compile/report")["modules"] if module["name"].startswith(found)]
+    assert all("attention" in signature["impls"] for module in parts for signature in module["signatures"]), parts
     before = {of: calls_of(webui, of)[0] for of in ("VAE", "Text encoder")}
     (prompt,) = _prompts("a tree")
     off = webui.generate("txt2img", {"prompt": prompt}, [{"enabled": True, "vae": False, "text_encoder": False}])
@@ -175,18 +176,18 @@ def test_an_exception_in_the_middle(webui: LiveWebui) -> None:
     assert fused(calls) == 3
 
 
-def test_on_and_off_ten_times(webui: LiveWebui) -> None:
+def test_on_and_off_twenty_times(webui: LiveWebui) -> None:
     """Always the same two pictures and the same UNet, and nothing is traced anew or kept twice."""
     off, on = webui.generate("txt2img", {}, OFF), webui.generate("txt2img", {}, ON)
     webui.generate("txt2img", {}, OFF)
     before, (calls, _) = webui.post("/probe/look"), calls_of(webui)
     signatures = {module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]}
-    for _ in range(10):
+    for _ in range(20):
         assert_same(webui.generate("txt2img", {}, ON), on, 0)
         assert_same(webui.generate("txt2img", {}, OFF), off, 0)
         assert webui.post("/probe/look") == before
     made = calls_of(webui)[0] - calls
-    assert made == {"fused": 30}, made
+    assert made == {"fused": 60}, made
     assert {module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]} == signatures
 
 
