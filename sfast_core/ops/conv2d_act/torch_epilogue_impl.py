@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
+from .epilogue import epilogue
 from .reference import ACTS, IntOrPair, memory_format_of, pair
 from .triton_kernels import epilogue_kernel
 
@@ -81,29 +82,13 @@ def add_in_place(
     out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
 ) -> None:
     """``out = act(out + bias + channel_add + residual)``, out channels_last and not empty."""
-    batch, channels, height, width = out.shape
-    if bias is not None:
-        bias = bias.contiguous()
-    if channel_add is not None:
-        channel_add = channel_add.contiguous()
-    if residual is not None:
-        residual = residual.expand_as(out).contiguous(memory_format=torch.channels_last)
-    pixels = batch * height * width
-    grid = (-(-pixels // BLOCK_PIXELS), -(-channels // BLOCK_CHANNELS))
+    ending = epilogue(out, bias, channel_add, residual, act)
+    pixels = out.numel() // out.shape[1]
     with torch.cuda.device_of(out):
-        launcher(epilogue_kernel, grid)(
+        launcher(epilogue_kernel, (-(-pixels // BLOCK_PIXELS), -(-out.shape[1] // BLOCK_CHANNELS)))(
             out,
-            out if bias is None else bias,
-            out if channel_add is None else channel_add,
-            out if residual is None else residual,
-            pixels,
-            height * width,
-            channels if channel_add is not None and channel_add.shape[0] > 1 else 0,
-            channels,
-            HAS_BIAS=bias is not None,
-            HAS_CHANNEL_ADD=channel_add is not None,
-            HAS_RESIDUAL=residual is not None,
-            ACT=act,
+            *ending.arguments,
+            **ending.constants,
             BLOCK_PIXELS=BLOCK_PIXELS,
             BLOCK_CHANNELS=BLOCK_CHANNELS,
             num_warps=4,

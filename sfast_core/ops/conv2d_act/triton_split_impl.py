@@ -13,6 +13,7 @@ from ...target import probed
 from ..constraints import why_no_triton
 from ..triton_launch import launcher
 from ..triton_operand import operand
+from .epilogue import epilogue
 from .reference import ACTS, IntOrPair, memory_format_of, pair
 from .triton_kernels import split_convolution_kernel, sum_epilogue_kernel
 
@@ -116,9 +117,7 @@ def launch(
     plan = cut(pixels, channels, depth, rows * columns, *_capacity(x.device))
     assert plan is not None, "why_not has been asked"
     parts = torch.empty((plan.splits, pixels, channels), dtype=torch.float32, device=x.device)
-    bias, channel_add = (None if tensor is None else tensor.contiguous() for tensor in (bias, channel_add))
-    if residual is not None:
-        residual = residual.contiguous(memory_format=torch.channels_last)
+    ending = epilogue(out, bias, channel_add, residual, act)
     with torch.cuda.device_of(x):
         launcher(split_convolution_kernel, (-(-pixels // ROWS), -(-channels // COLS), plan.splits))(
             image,
@@ -148,18 +147,9 @@ def launch(
         launcher(sum_epilogue_kernel, (-(-pixels // SUM_PIXELS), -(-channels // SUM_CHANNELS)))(
             parts,
             out,
-            out if bias is None else bias,
-            out if channel_add is None else channel_add,
-            out if residual is None else residual,
-            pixels,
-            out_height * out_width,
-            channels if channel_add is not None and channel_add.shape[0] > 1 else 0,
-            channels,
+            *ending.arguments,
             plan.splits,
-            HAS_BIAS=bias is not None,
-            HAS_CHANNEL_ADD=channel_add is not None,
-            HAS_RESIDUAL=residual is not None,
-            ACT=act,
+            **ending.constants,
             BLOCK_SPLITS=1 << (plan.splits - 1).bit_length(),
             BLOCK_PIXELS=SUM_PIXELS,
             BLOCK_CHANNELS=SUM_CHANNELS,

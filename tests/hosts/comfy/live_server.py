@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 class LiveServer:
-    """``main.py --cpu`` over a base folder of its own, which gets this pack as a link and keeps the log.
+    """ComfyUI's ``main.py`` over a base folder of its own, which gets this pack as a link and keeps the log.
 
     Args:
         base: the folder.
@@ -44,10 +44,18 @@ class LiveServer:
         packs: of nodes, by the name of their link.
         front_end: whether to serve ComfyUI's.
         environment: variables to set, besides this process's.
+        device: options of ``main.py`` for what it computes on; only with ``--cpu`` is this pack told to compile for the CPU.
     """
 
     def __init__(
-        self, base: Path, comfyui: Path, python: str, packs: Mapping[str, Path], front_end: bool = False, environment: Mapping[str, str] | None = None
+        self,
+        base: Path,
+        comfyui: Path,
+        python: str,
+        packs: Mapping[str, Path],
+        front_end: bool = False,
+        environment: Mapping[str, str] | None = None,
+        device: str = "--cpu",
     ) -> None:
         self.base = base
         for folder in ("models/checkpoints", "custom_nodes", "input", "output", "temp", "user", "front"):
@@ -57,10 +65,11 @@ class LiveServer:
             (base / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
         self.log = base / "server.log"
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        options = f"--cpu --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
+        options = f"{device} --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
         options += f" --base-directory {base} --database-url sqlite:///:memory:"
         options += "" if front_end else f" --front-end-root {base / 'front'}"
-        variables = {**os.environ, "FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
+        on_cpu = {"FAST_COMPILE_CPU": "1"} if device == "--cpu" else {}
+        variables = {**os.environ, **on_cpu, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [python, "main.py", *options.split()], cwd=comfyui, env=variables, stdout=log, stderr=subprocess.STDOUT

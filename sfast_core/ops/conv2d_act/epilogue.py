@@ -1,0 +1,31 @@
+"""What the kernels that end a convolution are given: whatever comes after its products."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Epilogue(NamedTuple):
+    """Arguments of the kernels in :mod:`.triton_kernels`: those from ``bias`` to ``channels``, and the constants."""
+
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+
+
+def epilogue(
+    out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
+) -> Epilogue:
+    """For ``act(products + bias + channel_add + residual)`` into ``out`` [B, O, H, W], channels_last. Operands that lie otherwise are copied."""
+    batch, channels, height, width = out.shape
+    tensors = (
+        None if bias is None else bias.contiguous(),
+        None if channel_add is None else channel_add.contiguous(),
+        None if residual is None else residual.expand_as(out).contiguous(memory_format=torch.channels_last),
+    )
+    image_pixels = height * width
+    channel_batch = channels if channel_add is not None and channel_add.shape[0] > 1 else 0
+    there = dict(zip(("HAS_BIAS", "HAS_CHANNEL_ADD", "HAS_RESIDUAL"), (tensor is not None for tensor in tensors), strict=True))
+    given = tuple(out if tensor is None else tensor for tensor in tensors)  # what isn't there isn't read
+    return Epilogue((*given, batch * image_pixels, image_pixels, channel_batch, channels), {**there, "ACT": act})
