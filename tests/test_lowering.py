@@ -1,4 +1,4 @@
-"""What is told of the compiling and measuring of kernels while it goes on."""
+"""What competes for a call, and what is told of the compiling and measuring of kernels while it goes on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from sfast_core.choices import Choices
-from sfast_core.lowering import _counted
-from sfast_core.runtime.tuner import Job, Tuner
+from sfast_core.lowering import _counted, _job
+from sfast_core.ops import all_ops
+from sfast_core.rewrite import Call
+from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
 from tests.fakes import FakeBackend
 
 CPU = torch.device("cpu")
@@ -58,3 +60,13 @@ def test_nobody_asks() -> None:
     jobs = _jobs([Impl("a")])
     before = jobs[0].impls
     assert _counted(jobs, None)[0].impls is before
+
+
+def test_what_competes_for_a_call() -> None:
+    """Plain PyTorch too, unless it may give other bits at the next run: then only where it is alone."""
+    x, weight = torch.empty(2, 64, 8, 8, device="meta"), torch.empty(64, 64, 3, 3, device="meta")
+    calls = {"conv2d_act": (x, weight, None), "upsample_conv2d": (x, weight, None), "linear": (x, weight[0, :, :, 0], None)}
+    for name, args in calls.items():
+        op = all_ops()[name]
+        assert (REFERENCE in _job(Call(op, op.impls, args, {})).impls) == (name == "linear")
+        assert list(_job(Call(op, (), args, {})).impls) == [REFERENCE]

@@ -81,4 +81,7 @@ class Op:
     family: Callable[..., tuple[str, int]] | None = None
     """Of a measured op: what decides which impl is fastest besides the size, and the size. A call that is near in size to one of its
     family takes over its choice, where it carries over, instead of being measured: a new resolution then costs little measuring."""
+    same_bits: bool = True
+    """Whether the reference gives the same bits at every run. PyTorch's convolutions promise it only where all of PyTorch is told to; such a
+    reference runs only where no impl can."""
     channels_last: bool = False  #: its 4-D tensors have their channels innermost inside the traced model

@@ -27,5 +27,6 @@ OP = Op(
     ),
     measured=True,
     family=_family,
+    same_bits=False,
     channels_last=True,
 )
