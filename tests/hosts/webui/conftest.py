@@ -12,22 +12,24 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.webui.live_webui import HOSTS, LiveWebui
-from tests.hosts.webui.tiny_checkpoint import write_checkpoint, write_config, write_lora, write_tokenizer
+from tests.hosts.webui.tiny_checkpoint import write_checkpoint, write_config, write_lora, write_tokenizer, write_vae
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A ``models`` folder with two checkpoints and a LoRA; it takes a gigabyte, and is emptied at the end."""
+    """A ``models`` folder with two checkpoints, a LoRA and a VAE; it takes a gigabyte, and is emptied at the end."""
     base = tmp_path_factory.mktemp("webui-models")
     (checkpoints := base / "models" / "Stable-diffusion").mkdir(parents=True)
     (loras := base / "models" / "Lora").mkdir()
+    (vaes := base / "models" / "VAE").mkdir()
     write_tokenizer(base / "tokenizer")
     for name, seed in (("tiny", 0), ("other", 1000)):
         write_checkpoint(checkpoints / f"{name}.safetensors", seed)
     write_config(base / "models" / "tiny.yaml", base / "tokenizer")
     write_lora(loras / "loud.safetensors")
+    write_vae(vaes / "other.safetensors")
     yield base / "models"
     for file in base.rglob("*.safetensors"):
         file.unlink()

@@ -202,6 +202,20 @@ def test_another_checkpoint(webui: LiveWebui) -> None:
     assert_same(webui.generate("txt2img", back, ON), tiny)
 
 
+def test_another_vae(webui: LiveWebui) -> None:
+    """The webui loads it into the same modules; without one named, A1111 the checkpoint's own again."""
+    if webui.host.name == "Forge":
+        pytest.skip("Forge takes a VAE as a module of the checkpoint")
+    own = webui.generate("txt2img", {}, ON)
+    for name in ("other.safetensors", "None"):
+        chosen = {"override_settings": {"sd_vae": name}, "override_settings_restore_afterwards": False}
+        before = calls_of(webui, "VAE decoder")[0]
+        fast = webui.generate("txt2img", chosen, ON)
+        assert fused(calls_of(webui, "VAE decoder")[0] - before) == 1
+        assert_same(fast, webui.generate("txt2img", chosen, OFF))
+        assert differ(fast, own) or name == "None"
+
+
 def test_other_extensions(webui: LiveWebui) -> None:
     """One replaces the UNet's forward: its picture, with the reason named; and when it is gone, ours again."""
     plain = webui.generate("txt2img", {}, OFF)

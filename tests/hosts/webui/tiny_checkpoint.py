@@ -146,6 +146,12 @@ def write_checkpoint(path: Path, seed: int = 0) -> None:
     save_file(weights, path)
 
 
+def write_vae(path: Path) -> None:
+    """Write a VAE by itself, another one than the checkpoints'."""
+    weights = {name.removeprefix("first_stage_model."): _value(name, shape, 500 + index) for index, (name, shape) in enumerate(vae())}
+    save_file(weights, path)
+
+
 def write_lora(path: Path) -> None:
     """Write a LoRA on some attention layers of the UNet and of the text encoder, strong enough to be seen."""
     weights = {}
