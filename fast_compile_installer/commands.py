@@ -33,6 +33,7 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 def demo(environment: Environment, arguments: Sequence[str]) -> int:
     """Run the demo in the caller's folder: its picture goes there."""
+    environment.variables.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, threads that spin made it 3 minutes instead of 1
     return _run(environment, ["-c", _RUN_MODULE, str(ROOT), "benchmarks.demo", *arguments])
 
 
