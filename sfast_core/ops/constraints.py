@@ -32,3 +32,17 @@ def why_not_dtypes(**tensors: torch.Tensor | None) -> str | None:
         if tensor is not None and tensor.dtype not in FLOATS:
             return f"{name} is {str(tensor.dtype).removeprefix('torch.')}, which is not supported"
     return None
+
+
+def why_not_half(x: torch.Tensor, **others: torch.Tensor | None) -> str | None:
+    """Whether x is float16 or bfloat16, and every other tensor given by name of the same dtype."""
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return f"x is {_name(x)}, must be float16 or bfloat16"
+    for name, tensor in others.items():
+        if tensor is not None and tensor.dtype != x.dtype:
+            return f"{name} is {_name(tensor)}, x is {_name(x)}"
+    return None
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

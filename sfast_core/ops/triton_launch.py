@@ -17,12 +17,22 @@ from typing import Any
 
 import torch
 
+from ..target import probed
+
 
 def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
     """What ``kernel[grid]`` is: call it with the kernel's arguments."""
     if _asynchronous_allocator() and torch.cuda.is_current_stream_capturing():
         return functools.partial(_launch_by_address, kernel, grid)
     return functools.partial(_compilations().launch, kernel, kernel[grid])
+
+
+def capacity(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and bytes of shared memory per block; in Triton's interpreter few programs, so that each has several tiles or steps."""
+    if device.type != "cuda":
+        return 2, 232448
+    target = probed(device)
+    return target.sm_count, target.shared_memory_bytes
 
 
 class _Compilations:

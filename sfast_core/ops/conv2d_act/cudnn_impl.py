@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda
+from ..constraints import why_no_cuda, why_not_half
 from ..spec import ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, memory_format_of, pair
@@ -30,15 +30,12 @@ def why_not(
     channel_add: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
-    if reason := why_no_cuda(target, (8, 0)):
+    if reason := why_no_cuda(target, (8, 0)) or why_not_half(x):
         return reason
-    if x.dtype not in (torch.float16, torch.bfloat16):
-        return f"x is {str(x.dtype).removeprefix('torch.')}, must be float16 or bfloat16"
     if bias is None or residual is not None or channel_add is not None or act not in ("none", "relu"):
         return "cuDNN has ready-made kernels for a bias and ReLU alone"
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != x.dtype:
-            return f"{name} is {str(tensor.dtype).removeprefix('torch.')}, x is {str(x.dtype).removeprefix('torch.')}"
+    if reason := why_not_half(x, weight=weight, bias=bias):
+        return reason
     if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
         return f"x is {list(x.shape)}, must be 4-D and not empty"
     out = _geometry(x, weight, stride, padding, dilation, act).out

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ...target import probed
-from ..constraints import why_no_triton
-from ..triton_launch import launcher
+from ..constraints import why_no_triton, why_not_half
+from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .epilogue import epilogue
 from .reference import ACTS, IntOrPair, memory_format_of, pair
@@ -69,13 +68,8 @@ def why_not(
     channel_add: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_triton(target):
+    if reason := why_no_triton(target) or why_not_half(x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
         return reason
-    if x.dtype not in (torch.float16, torch.bfloat16):
-        return f"x is {_name(x)}, must be float16 or bfloat16"
-    for name, tensor in (("weight", weight), ("bias", bias), ("residual", residual), ("channel_add", channel_add)):
-        if tensor is not None and tensor.dtype != x.dtype:
-            return f"{name} is {_name(tensor)}, x is {_name(x)}"
     if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
         return f"x is {list(x.shape)}, must be 4-D and not empty"
     if isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
@@ -114,7 +108,7 @@ def launch(
     out_height, out_width = _out_size(x, weight, stride, padding)
     out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     pixels = batch * out_height * out_width
-    plan = cut(pixels, channels, depth, rows * columns, *_capacity(x.device))
+    plan = cut(pixels, channels, depth, rows * columns, *capacity(x.device))
     assert plan is not None, "why_not has been asked"
     parts = torch.empty((plan.splits, pixels, channels), dtype=torch.float32, device=x.device)
     ending = epilogue(out, bias, channel_add, residual, act)
@@ -162,15 +156,3 @@ def launch(
 def _out_size(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair) -> tuple[int, int]:
     height, width = ((x.shape[2 + i] + 2 * pair(padding)[i] - weight.shape[2 + i]) // pair(stride)[i] + 1 for i in range(2))
     return height, width
-
-
-def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _capacity(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors and shared memory per block; in Triton's interpreter few programs, so that each takes several steps."""
-    if device.type != "cuda":
-        return 2, 232448
-    target = probed(device)
-    return target.sm_count, target.shared_memory_bytes

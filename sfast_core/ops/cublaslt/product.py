@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda
+from ..constraints import why_no_cuda, why_not_half
 from ..spec import ranked
 from .library import why_no_library
-from .plans import ALIGNMENT, DTYPES, Addresses, Problem, plans
+from .plans import ALIGNMENT, Addresses, Problem, plans
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -26,13 +26,8 @@ def why_not(
     residual: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why cuBLASLt can't compute this, or None."""
-    if reason := why_no_cuda(target, (8, 0)):
+    if reason := why_no_cuda(target, (8, 0)) or why_not_half(x, weight=weight, bias=bias, residual=residual):
         return reason
-    if x.dtype not in DTYPES:
-        return f"x is {_name(x.dtype)}, must be float16 or bfloat16"
-    for name, tensor in (("weight", weight), ("bias", bias), ("residual", residual)):
-        if tensor is not None and tensor.dtype != x.dtype:
-            return f"{name} is {_name(tensor.dtype)}, x is {_name(x.dtype)}"
     if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1]:
         return f"x is {list(x.shape)}, weight {list(weight.shape)}"
     (n, k), out = weight.shape, (*x.shape[:-1], weight.shape[0])
@@ -52,10 +47,6 @@ def why_not(
         if _rows(tensor) is None:
             return f"{name} of {list(tensor.shape)} with strides {tensor.stride()} is no matrix whose rows begin on {ALIGNMENT} bytes"
     return why_no_library()
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def launch_rank(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
-from ..constraints import why_no_cuda
-from ..triton_launch import launcher
+from ..constraints import why_no_cuda, why_not_half
+from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .reference import APPROXIMATIONS
 from .triton_gate_impl import gate_kind
@@ -55,12 +55,7 @@ def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.T
         return reason
     if not target.triton:
         return "needs Triton"
-    if x.dtype not in (torch.float16, torch.bfloat16):
-        return f"x is {str(x.dtype).removeprefix('torch.')}, must be float16 or bfloat16"
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != x.dtype:
-            return f"{name} is {str(tensor.dtype).removeprefix('torch.')}, x is {str(x.dtype).removeprefix('torch.')}"
-    if reason := _why_not_shapes(x, weight, bias):
+    if reason := why_not_half(x, weight=weight, bias=bias) or _why_not_shapes(x, weight, bias):
         return reason
     if not any(tile.fit(target.shared_memory_bytes) for tile in TILES):
         return f"{target.shared_memory_bytes} bytes of shared memory per block are too few"
@@ -90,7 +85,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
     rows = out.numel() // inner
     if rows == 0:
         return out
-    multiprocessors, shared_bytes = _capacity(x.device)
+    multiprocessors, shared_bytes = capacity(x.device)
     tile = choose(rows, inner, multiprocessors, shared_bytes)
     return launch_tile(tile, multiprocessors, x, weight, bias, approximate, out)
 
@@ -151,11 +146,3 @@ def _aligned_rows(x: torch.Tensor, depth: int) -> torch.Tensor:
     if source.stride(1) != 1 or source.stride(0) < depth or source.stride(0) % 8 or source.data_ptr() % 16:
         return source.clone(memory_format=torch.contiguous_format)
     return source
-
-
-def _capacity(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors and shared memory per block; in Triton's interpreter two programs, so that each takes several tiles."""
-    if device.type != "cuda":
-        return 2, 232448
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin
