@@ -5,7 +5,6 @@ Pictures are queued one after another, plain and then with model, VAE and text e
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 
 from tests.hosts.comfy.live_server import LiveServer
 from tests.hosts.comfy.workflow import txt2img
+from tests.hosts.png import only_picture
 
 pytestmark = [
     pytest.mark.gpu,
@@ -78,12 +78,6 @@ def _prompt(kind: Kind, compiled: bool, spaces: int) -> dict[str, Any]:
     return prompt
 
 
-def _pixels(images: list[bytes]) -> Any:
-    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
-    (png,) = images
-    return numpy.asarray(image.open(io.BytesIO(png)).convert("RGB")).astype(int)
-
-
 def _apart(mine: Any, theirs: Any) -> float:
     """The root of the mean squared difference, in levels of 255."""
     assert mine.shape == theirs.shape
@@ -118,8 +112,8 @@ def found(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest
     try:
         server.wait()
         started, spaces = server.log.read_text("utf-8", "replace"), count()
-        plain = {kind: _pixels(server.run(_prompt(kind, False, next(spaces)))) for kind in dict.fromkeys(SEQUENCE)}
-        compiled = [(kind, _pixels(server.run(_prompt(kind, True, next(spaces))))) for kind in SEQUENCE]
+        plain = {kind: only_picture(server.run(_prompt(kind, False, next(spaces)))) for kind in dict.fromkeys(SEQUENCE)}
+        compiled = [(kind, only_picture(server.run(_prompt(kind, True, next(spaces))))) for kind in SEQUENCE]
         modules = {module["name"]: module for module in server.get("/fast_compile/report")["modules"]}
         log = server.log.read_text("utf-8", "replace")[len(started) :]
         yield Found(plain, compiled, modules, started, log, DYNAMIC in started)

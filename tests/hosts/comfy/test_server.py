@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -13,20 +12,15 @@ import pytest
 from tests.hosts.comfy.live_server import LiveServer, Rejected
 from tests.hosts.comfy.promised import NODES, inputs_of
 from tests.hosts.comfy.workflow import txt2img
+from tests.hosts.png import only_picture
 
 pytestmark = pytest.mark.host
 ROOT = Path(__file__).resolve().parents[3]
 SD15, SDXL = "tiny-sd15.safetensors", "tiny-sdxl.safetensors"
 
 
-def _pixels(images: list[bytes]) -> Any:
-    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
-    (png,) = images
-    return numpy.asarray(image.open(io.BytesIO(png)).convert("RGB")).astype(int)
-
-
 def _assert_same_picture(mine: list[bytes], theirs: list[bytes]) -> None:
-    a, b = _pixels(mine), _pixels(theirs)
+    a, b = only_picture(mine), only_picture(theirs)
     assert a.shape == b.shape and b.std() > 1, "a picture of one colour proves nothing"
     assert abs(a - b).max() <= 1, f"{abs(a - b).max()} of 255 apart"
 
@@ -114,7 +108,7 @@ def test_a_machine_without_gpu_and_triton(bare: LiveServer, server: LiveServer) 
     """A shared workflow gives the very picture that it gives without the pack, and the report says why nothing is faster."""
     plain = txt2img(SD15, seed=9)
     plain["2"]["inputs"]["text"] = everything(9)["2"]["inputs"]["text"]
-    assert (_pixels(bare.run(everything(9))) == _pixels(server.run(plain))).all()
+    assert (only_picture(bare.run(everything(9))) == only_picture(server.run(plain))).all()
     report = bare.get("/fast_compile/report")
     called = [module for module in report["modules"] if module["calls"]]  # a CLIP from before may be loaded and its words cached
     assert called and all(module["calls"] == {"eager": sum(module["reasons"].values())} for module in called), report["modules"]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
 
 from tests.hosts.comfy.live_server import Failed, LiveServer, Rejected
 from tests.hosts.comfy.workflow import txt2img
+from tests.hosts.png import only_picture
 
 pytestmark = pytest.mark.host
 SD15 = "tiny-sd15.safetensors"
 _SWITCHES = {"enabled": True, "cuda_graphs": True}
-
-
-def _pixels(images: list[bytes]) -> Any:
-    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
-    (png,) = images
-    return numpy.asarray(image.open(io.BytesIO(png)).convert("RGB")).astype(int)
 
 
 def _prompt(compiled: bool, seed: int) -> dict[str, Any]:
@@ -51,7 +45,7 @@ def _calls(server: LiveServer) -> dict[str, dict[str, int]]:
 def test_a_picture_with_everything_compiled(server: LiveServer) -> None:
     """The same up to a rounding of one in 255, twice; the report names each model, and none ran as it was."""
     for seed in (1, 2):
-        plain, fast = _pixels(server.run(_prompt(False, seed))), _pixels(server.run(_prompt(True, seed)))
+        plain, fast = only_picture(server.run(_prompt(False, seed))), only_picture(server.run(_prompt(True, seed)))
         assert plain.shape == fast.shape and plain.std() > 1
         assert abs(plain - fast).max() <= 1, f"{abs(plain - fast).max()} of 255 apart"
     calls = _calls(server)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from typing import Any
 
-import pytest
-
+from tests.hosts import png
 from tests.hosts.webui.live_webui import LiveWebui
 
 OFF, ON = [False, True], [True, True]
@@ -15,8 +13,7 @@ OFF, ON = [False, True], [True, True]
 
 def pixels(answer: dict[str, Any]) -> list[Any]:
     """The pictures of an answer as arrays of ints, height x width x 3."""
-    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
-    return [numpy.asarray(image.open(io.BytesIO(png)).convert("RGB")).astype(int) for png in answer["images"]]
+    return [png.pixels(picture) for picture in answer["images"]]
 
 
 def assert_same(mine: dict[str, Any], theirs: dict[str, Any], most: int = 2) -> None:
