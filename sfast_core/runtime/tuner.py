@@ -172,8 +172,13 @@ class Tuner:
                 log.debug("%s of %s failed: %s", name, job.key, error)
                 return job.key, name
 
-        with ThreadPoolExecutor(_THREADS) as threads:
+        with ThreadPoolExecutor(_THREADS, initializer=self._make_current) as threads:
             return {failed for failed in threads.map(launch, pairs) if failed}
+
+    def _make_current(self) -> None:
+        """Make the device's context that of a new thread. Memory from PyTorch's cache doesn't, and cuBLASLt and TMA descriptors fail without."""
+        with torch.cuda.device(self._device):
+            torch.cuda.current_stream().synchronize()
 
     def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> str:
         working = [name for name in job.impls if (job.key, name) not in broken]

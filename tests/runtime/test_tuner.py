@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +109,26 @@ def test_what_fails_is_not_taken() -> None:
         REFERENCE,
         REFERENCE,
     ]
+
+
+def test_a_thread_has_the_device_before_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLASLt found no context in a thread whose memory came from PyTorch's cache, and an impl that works counted as broken."""
+    ready: set[int] = set()
+    stream = SimpleNamespace(synchronize=lambda: ready.add(threading.get_ident()))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+
+    class Strict(Impl):
+        @property
+        def launch(self) -> Callable[..., Any]:
+            inner = super().launch
+
+            def launch(*args: Any, **kwargs: Any) -> None:
+                assert threading.get_ident() in ready or threading.current_thread() is threading.main_thread(), "no context"
+                inner(*args, **kwargs)
+
+            return launch
+
+    assert tuner().decide([job(str(i), Strict("slow", 2.0), Strict("fast", 1.0)) for i in range(20)]) == ["fast"] * 20
 
 
 def test_what_cannot_be_captured_is_taken_last() -> None:
