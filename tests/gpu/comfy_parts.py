@@ -127,6 +127,7 @@ def t5(tools: Any) -> Part:
 
 def controlnet(tools: Any) -> Part:
     """A picture without the ControlNet, with it at two strengths, and without it again; UNet and ControlNet are compiled both."""
+    import comfy.model_management
     import comfy.sample
     import comfy.sd
     import torch
@@ -136,6 +137,8 @@ def controlnet(tools: Any) -> Part:
     plain, inner = (comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0] for _ in range(2))
     plain_net, inner_net = (models.control_net("tiny", tools.device) for _ in range(2))
     fast, fast_net = tools.hooks.apply(inner), tools.hooks.apply_controlnet(inner_net)
+    # ComfyUI computes the noise levels where the model's buffers lie: on the CPU until it is first loaded, then on the GPU, with other last bits.
+    comfy.model_management.load_models_gpu([plain, fast])
     latent, hint = torch.zeros([1, 4, 32, 32]), torch.rand(1, 3, 256, 256, generator=torch.Generator().manual_seed(3))
     noise = comfy.sample.prepare_noise(latent, 1)
 
