@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 2
+#define SFAST_ABI_VERSION 3
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
@@ -65,3 +65,21 @@ SFAST_API int32_t sfast_group_norm_cluster(
     int64_t n, int64_t hw, int64_t c, int64_t groups,
     float eps, int32_t dtype, int32_t flags,
     int32_t cluster_groups, int32_t cluster_blocks, void* stream);
+
+// cudaSuccess where sfast_attention can run on the current device: compute capability 9.0, and a build for 9.0a by CUDA 12 or newer.
+// Runs nothing.
+SFAST_API int32_t sfast_attention_status(void);
+
+// out = softmax(scale * q @ k^T) @ v, the softmax over the keys, in float32 but for its rounded weights; bits don't differ from run to run.
+//   q, k, v  [images, heads, queries or keys, head]; the head's elements are dense, *_strides are the three distances in elements from
+//            one row, one head and one image to the next, multiples of 8; aligned to 16 bytes
+//   out      [images, queries, heads, head] dense, aligned to 4 bytes; must not overlap what is read
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40; images * heads at most 65535. Otherwise it returns an error and nothing
+// is queued.
+SFAST_API int32_t sfast_attention(
+    const void* q, const int64_t* q_strides,
+    const void* k, const int64_t* k_strides,
+    const void* v, const int64_t* v_strides,
+    void* out,
+    int64_t images, int64_t heads, int64_t queries, int64_t keys, int64_t head,
+    float scale, int32_t dtype, void* stream);

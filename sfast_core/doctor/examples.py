@@ -31,5 +31,6 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "conv2d_act", (image, normal(320, 320, 3, 3, scale=0.02), normal(320), 1, 1)
     yield "upsample_conv2d", (normal(2, 320, 16, 16), normal(320, 320, 3, 3, scale=0.02), normal(320))
     yield "attention", (heads(256), heads(256), heads(256))
+    yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))
     yield "attention", (heads(256), heads(77), heads(77))
     yield "attention", (normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None])

@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 2  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 3  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 
@@ -24,6 +24,7 @@ _SIGNATURES = {
     "sfast_error_name": (ctypes.c_char_p, [_int32]),
     "sfast_device_status": (_int32, []),
     "sfast_cluster_status": (_int32, []),
+    "sfast_attention_status": (_int32, []),
     "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
     "sfast_group_norm_act": (
         _int32,
@@ -44,6 +45,13 @@ _SIGNATURES = {
         + [_int64] * 4  # n, hw, c, groups
         + [_float, _int32, _int32]  # eps, dtype, flags
         + [_int32, _int32, _pointer],  # groups and blocks of a cluster, stream
+    ),
+    "sfast_attention": (
+        _int32,
+        [_pointer, _pointer] * 3  # q, k and v, each with its strides
+        + [_pointer]  # out
+        + [_int64] * 5  # images, heads, queries, keys, head
+        + [_float, _int32, _pointer],  # scale, dtype, stream
     ),
 }
 
@@ -101,10 +109,10 @@ def library() -> ctypes.CDLL:
 
 
 @functools.cache
-def why_not(device: torch.device, clusters: bool = False) -> str | None:
+def why_not(device: torch.device, status_of: str = "sfast_device_status") -> str | None:
     """Why the extension's kernels can't run on ``device``, or None. Asks the device once, without running anything on it.
 
-    ``clusters``: those that need thread block clusters.
+    ``status_of``: the function of the library that knows it of the kernels in question.
     """
     found = _library()
     if isinstance(found, ExtensionUnavailable):
@@ -112,7 +120,7 @@ def why_not(device: torch.device, clusters: bool = False) -> str | None:
     if not torch.cuda.is_available():
         return "PyTorch sees no CUDA device"
     with torch.cuda.device(device):
-        status = found.sfast_cluster_status() if clusters else found.sfast_device_status()
+        status = getattr(found, status_of)()
     if status != 0:
         return f"the CUDA extension can't run on {device}: {error_name(found, status)}"
     return None

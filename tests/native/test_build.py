@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -41,14 +42,50 @@ def test_every_architecture_is_in_it_and_no_kernel_spills(compiled: tuple[Path, 
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
     assert len(spills) >= 18 * len(ARCHS.split(";")), "three kernels, three dtypes, packs and single elements"
     assert set(spills) == {("0", "0")}
+    assert not re.search("C751[0-9]", log), "wgmma is made to wait for itself"
+
+
+def test_attention_has_code_for_hopper_alone_and_its_status_can_tell(compiled: tuple[Path, str]) -> None:
+    """The empty kernel of another architecture has no shared memory: that is what sfast_attention_status looks at."""
+    entries = re.split(r"Compiling entry function ", compiled[1])[1:]
+    found = {
+        arch[1]: "smem" in next(line for line in entry.splitlines() if "registers" in line)
+        for entry in entries
+        if "attention_kernel" in entry.splitlines()[0] and (arch := re.search(r"for '(sm_\w+)'", entry))
+    }
+    assert found == {f"sm_{arch}": arch == "90a" for arch in ARCHS.split(";")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"queries": 0}, "cudaSuccess"),
+        ({"queries": -1}, "cudaErrorInvalidValue"),
+        ({"queries": 2**31 - 1}, "cudaErrorInvalidValue"),
+        ({"keys": 0}, "cudaErrorInvalidValue"),
+        ({"heads": 40000}, "cudaErrorInvalidValue"),
+        ({"head": 64}, "cudaErrorInvalidValue"),
+        ({"dtype": load.DTYPES[torch.float32]}, "cudaErrorInvalidValue"),
+        ({"out": 2}, "cudaErrorMisalignedAddress"),
+    ],
+    ids=str,
+)
+def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+    library = load.open_library(compiled[0])
+    sizes = {"heads": 8, "queries": 4, "keys": 4, "head": 40, "dtype": load.DTYPES[torch.float16], "out": 16} | changed
+    strides = (ctypes.c_int64 * 3)(40, 160, 1280)
+    counts = [2, sizes["heads"], sizes["queries"], sizes["keys"], sizes["head"]]
+    status = library.sfast_attention(16, strides, 16, strides, 16, strides, sizes["out"], *counts, 0.158, sizes["dtype"], None)
+    assert load.error_name(library, status) == error
 
 
 def test_the_library_opens_and_answers(compiled: tuple[Path, str]) -> None:
     library = load.open_library(compiled[0])
     assert library.sfast_abi_version() == load.ABI_VERSION
     if not torch.cuda.is_available():
-        status = library.sfast_device_status()
-        assert status != 0 and load.error_name(library, status).startswith("cudaError")
+        for asked in (library.sfast_device_status, library.sfast_cluster_status, library.sfast_attention_status):
+            status = asked()
+            assert status != 0 and load.error_name(library, status).startswith("cudaError")
 
 
 def test_the_header_says_what_python_declares() -> None:

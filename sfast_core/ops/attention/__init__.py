@@ -20,6 +20,7 @@ OP = Op(
     reference=attention,
     impls=(
         Impl("triton_cross", ".triton_cross_impl", __package__),
+        Impl("cuda", ".cuda_impl", __package__),
         Impl("cudnn", ".cudnn_impl", __package__),
         Impl("flash", ".flash_impl", __package__),
         Impl("xformers", ".xformers_impl", __package__),

@@ -11,7 +11,7 @@ import triton
 from ..constraints import why_no_triton
 from ..triton_launch import launcher
 from ..triton_operand import operand
-from .constraints import why_not_alike
+from .constraints import why_not_aligned, why_not_alike
 from .triton_kernels import cross_attention_kernel
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def why_not(
         return reason
     if k.shape[2] > MAX_KEYS:
         return f"{k.shape[2]} keys are more than {MAX_KEYS}"
+    if q.shape[2] == k.shape[2]:  # a UNet's lowest level at some size: a second to compile, for one layer that others are nearly as fast at
+        return f"the {k.shape[2]} keys are as many as the queries"
     if q.shape[0] * q.shape[1] > 65535:
         return f"batch x heads is {q.shape[0] * q.shape[1]}, more than 65535"
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        strides = [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
-        if any(stride % 8 for stride in strides) or tensor.storage_offset() % 8:
-            return f"{name}'s rows are not 16-byte aligned (strides {tuple(tensor.stride())})"
+    if reason := why_not_aligned(q, k, v):
+        return reason
     needed = cut(k.shape[2], q.shape[3]).shared_bytes
     if needed > target.shared_memory_bytes:
         return f"needs {needed} bytes of shared memory per block, this has {target.shared_memory_bytes}"

@@ -86,7 +86,7 @@ def why_not(
         return f"groups of {channels // num_groups} channels, of {x.shape[1]} and {behind}, are not made of {pack} channels each"
     if cut(x.shape[0], positions, channels, num_groups, x.element_size(), target) is None:
         return f"a group of {positions} x {channels // num_groups} doesn't fit into the shared memory of {MOST_BLOCKS} blocks"
-    return load.why_not(target.device, clusters=True)
+    return load.why_not(target.device, "sfast_cluster_status")
 
 
 def launch(

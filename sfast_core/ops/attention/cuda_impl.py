@@ -1,0 +1,109 @@
+"""Attention with heads of 40 by a kernel of the CUDA extension, on Hopper: others pad them to 64.
+
+H100, fp16, 2 x 8 heads of 40, 4096 tokens: 118 us, cuDNN 157. The kernel is in ``csrc/attention.cu``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...native import load
+from ..constraints import why_no_cuda
+from .constraints import why_not_aligned, why_not_alike
+from .reference import tokens_inside
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+HEAD = 40
+HOPPER = (9, 0)  #: wgmma is in no GPU before or after
+FEWEST_KEYS = 129  #: fewer have a kernel of their own, triton_cross
+MOST_HEADS = 65535  #: of all images together
+MOST_ROWS = 2**31 - 512  #: coordinates are 32-bit, those of the last block's end too
+ALIGNMENT = 16  # bytes
+
+_Strides = ctypes.c_int64 * 3
+
+
+def why_not(
+    target: Target,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_cuda(target, HOPPER):
+        return reason
+    if target.capability != HOPPER:
+        return f"is for compute capability 9.0, this is {target.capability[0]}.{target.capability[1]}"
+    if reason := why_not_alike(q, k, v, multiple=8, mask=mask, is_causal=is_causal):
+        return reason
+    if q.shape[3] != HEAD:
+        return f"head size {q.shape[3]} is not {HEAD}"
+    if k.shape[2] < FEWEST_KEYS:
+        return f"{k.shape[2]} keys are fewer than {FEWEST_KEYS}"
+    if q.shape[0] * q.shape[1] > MOST_HEADS:
+        return f"batch x heads is {q.shape[0] * q.shape[1]}, more than {MOST_HEADS}"
+    if max(q.shape[2], k.shape[2]) > MOST_ROWS:
+        return f"there are {q.shape[2]} queries and {k.shape[2]} keys"
+    return why_not_aligned(q, k, v) or load.why_not(target.device, "sfast_attention_status")
+
+
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.attention`, without mask.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernel.
+    """
+    library = load.library()
+    batch, heads, queries, head = q.shape
+    out = q.new_empty((batch, queries, heads, head))
+    q, k, v = (_rows(tensor) for tensor in (q, k, v))
+    with torch.cuda.device_of(q):
+        status = library.sfast_attention(
+            q.data_ptr(),
+            _strides(q),
+            k.data_ptr(),
+            _strides(k),
+            v.data_ptr(),
+            _strides(v),
+            out.data_ptr(),
+            batch,
+            heads,
+            queries,
+            k.shape[2],
+            head,
+            head**-0.5 if scale is None else scale,
+            load.DTYPES[q.dtype],
+            torch.cuda.current_stream(q.device).cuda_stream,
+        )
+    load.check(status, f"attention for q {tuple(q.shape)}, k {tuple(k.shape)} {q.dtype}")
+    return out.transpose(1, 2)
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` [B, H, L, D] as TMA can read it; copied only where its rows don't begin on 16 bytes, or lie over one another."""
+    steps = [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
+    if tensor.stride(3) == 1 and all(step >= tensor.shape[3] and step % 8 == 0 for step in steps) and tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    return tokens_inside(tensor.clone())
+
+
+def _strides(tensor: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
+    """Elements from one row, head and image to the next; the stride of one alone says nothing, and TMA wants it to be a multiple of 8."""
+    batch, heads, rows = (stride if size > 1 else HEAD for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True))
+    return _Strides(rows, heads, batch)
