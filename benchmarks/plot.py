@@ -54,10 +54,10 @@ def read(path: Path) -> Rows:
 
 
 def machine_of(rows: Rows) -> str:
-    """What the rows were measured on, in one line; of several runs in one file, the last."""
-    row = rows[-1]
-    parts = [row.get("gpu"), *(f"{name} {row[name]}" for name in ("ComfyUI", "torch", "peak", "commit") if row.get(name)), row.get("date")]
-    return ", ".join(part for part in parts if part)
+    """What the rows were measured on, in one line; where they are of several runs, each of what differs."""
+    names = {"gpu": "", "ComfyUI": "ComfyUI ", "torch": "torch ", "peak": "peak ", "commit": "commit ", "date": ""}
+    found = {name: list(dict.fromkeys(row[name] for row in rows if row.get(name))) for name in names}
+    return ", ".join(names[name] + " and ".join(values) for name, values in found.items() if values)
 
 
 def ms_by_provider(rows: Rows) -> Any:

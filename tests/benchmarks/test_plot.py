@@ -62,6 +62,11 @@ def test_every_plot_has_its_title_its_unit_and_its_machine(name: str, tmp_path: 
     )
 
 
+def test_each_run_of_several_is_named() -> None:
+    rows = [{**FACTS, "commit": commit} for commit in ("abc", "abc", "def")]
+    assert plot.machine_of(rows) == "A GPU, torch 2.11.0, commit abc and def, 2026-01-01"
+
+
 def test_bars_are_labelled_with_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = drawn("unet", tmp_path, monkeypatch)
     assert text.count("60.00") == 4 and "Fast Compile" in text and "SDXL 1024x1024" in text
