@@ -65,16 +65,16 @@ def prompt(model: Any, seed: int, tokens: int = 77, **more: Any) -> list[Any]:
 
 
 def sample(model: Any, size: tuple[int, int] = (64, 64), steps: int = 2, cfg: float = 7.0, batch: int = 1, **options: Any) -> torch.Tensor:
-    """Sample a latent. ``options``: sampler, tokens (positive, negative), seed, positive and negative (given conditioning)."""
+    """Sample a latent. ``options``: sampler, tokens (positive, negative), seed, positive and negative (given conditioning), latent, mask."""
     tokens = options.get("tokens", (77, 77))
     positive = options.get("positive") or prompt(model, 1, tokens[0])
     negative = options.get("negative") or prompt(model, 2, tokens[1])
-    latent = torch.zeros([batch, model.model.latent_format.latent_channels, size[0] // 8, size[1] // 8])
+    latent = options.get("latent", torch.zeros([batch, model.model.latent_format.latent_channels, size[0] // 8, size[1] // 8]))
     seed = options.get("seed", 1)
     noise = comfy.sample.prepare_noise(latent, seed)
     return comfy.sample.sample(
         model, noise, steps, cfg, options.get("sampler", "euler"), options.get("scheduler", "normal"), positive, negative, latent,
-        denoise=1.0, disable_pbar=True, seed=seed,
+        denoise=1.0, disable_pbar=True, seed=seed, noise_mask=options.get("mask"),
     )  # fmt: skip
 
 

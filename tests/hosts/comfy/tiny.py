@@ -20,6 +20,9 @@ FAMILIES = {
     "vega": ("Segmind_Vega", 2048, 1280),
     "sd3": ("SD3", 4096, 2048),
     "flux": ("Flux", 4096, 768),
+    "inpaint": ("SD15", 768, None),
+    "edit": ("SD15_instructpix2pix", 768, None),
+    "video": ("SVD_img2vid", 1024, None),
 }
 _UNET = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320, "use_spatial_transformer": True, "legacy": False}
 _XL = {**_UNET, "context_dim": 2048, "use_linear_in_transformer": True, "num_head_channels": 64, "num_classes": "sequential"}
@@ -32,6 +35,14 @@ UNETS: dict[str, dict[str, Any]] = {
     "sdxl": {**_XL, "transformer_depth": [0, 0, 2, 2, 10, 10], "transformer_depth_middle": 10}
     | {"transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10]},
 }
+UNETS["inpaint"] = {**UNETS["sd15"], "in_channels": 9}  #: and a mask, and the masked picture
+UNETS["edit"] = {**UNETS["sd15"], "in_channels": 8}  #: and the picture to change
+UNETS["video"] = {**_UNET, "in_channels": 8, "context_dim": 1024, "use_linear_in_transformer": True, "num_head_channels": 64}
+UNETS["video"] |= {"num_classes": "sequential", "adm_in_channels": 768, "num_res_blocks": [2, 2, 2, 2], "channel_mult": [1, 1, 1, 1]}
+UNETS["video"] |= {"transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0], "transformer_depth_middle": 1}
+UNETS["video"] |= {"transformer_depth_output": [1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0], "use_temporal_attention": True}
+UNETS["video"] |= {"use_temporal_resblock": True, "extra_ff_mix_layer": True, "use_spatial_context": True, "video_kernel_size": [3, 1, 1]}
+UNETS["video"] |= {"merge_strategy": "learned_with_images", "merge_factor": 0.0, "disable_temporal_crossattention": False}
 _PERIOD = 1_000_003  # a prime: no two rows of a weight are the same part of the noise
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import tempfile
 import weakref
+from pathlib import Path
 from typing import Any
 
 import comfy.hooks
@@ -64,6 +66,24 @@ def scenario_prompts() -> None:
         assert_parts_fused(plain.cond_stage_model, before)
         assert set(reports(plain.cond_stage_model)) == names
         assert_differs(encode(fast, _PROMPTS[0])[0], encode(fast, _PROMPTS[2])[0])
+
+
+def scenario_a_textual_inversion() -> None:
+    """Its vectors stand among the tokens' own; other vectors of as many tokens need no other trace."""
+    plain, twin = clip(), clip()
+    fast = fast_compile.apply_clip(plain)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, seed in (("old", 8), ("new", 9)):
+            tiny.save({"emb_params": tiny.noise((2, 64), seed)}, Path(folder) / f"{name}.safetensors")
+        for one in (plain, twin, fast):
+            one.tokenizer.clip_l.embedding_directory, one.tokenizer.clip_l.embedding_size = [folder], 64
+        pictures = []
+        for name in ("old", "new", "old"):
+            pictures.append(encode(fast, f"a cat in the embedding:{name} style"))
+            _same(pictures[-1], encode(twin, f"a cat in the embedding:{name} style"))
+    assert torch.equal(pictures[0][0], pictures[2][0])
+    assert_differs(pictures[1][0], pictures[0][0])
+    assert reports(fast.patcher.model)[_L].calls["traced"] == 1
 
 
 def scenario_clip_skip() -> None:
