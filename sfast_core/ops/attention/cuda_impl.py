@@ -48,6 +48,8 @@ def why_not(
         return f"head size {q.shape[3]} is not {HEAD}"
     if k.shape[2] < FEWEST_KEYS:
         return f"{k.shape[2]} keys are fewer than {FEWEST_KEYS}"
+    if scale is not None and scale <= 0:
+        return f"scale is {scale}, must be positive"
     if q.shape[0] * q.shape[1] > MOST_HEADS:
         return f"batch x heads is {q.shape[0] * q.shape[1]}, more than {MOST_HEADS}"
     if max(q.shape[2], k.shape[2]) > MOST_ROWS:

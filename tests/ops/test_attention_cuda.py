@@ -1,0 +1,72 @@
+"""What the CUDA kernel of attention takes, that it is asked of the library last, and how a tensor is handed to TMA."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sfast_core.native import load
+from sfast_core.ops.attention import OP, cuda_impl
+from sfast_core.target import Target
+
+H100 = Target(torch.device("cuda", 0), "H100", (9, 0), sm_count=132, shared_memory_bytes=232448)
+B200 = Target(torch.device("cuda", 0), "B200", (10, 0), sm_count=148, shared_memory_bytes=232448)
+
+
+def heads(tokens: int = 4096, head: int = 40, dtype: torch.dtype = torch.float16, count: int = 8) -> torch.Tensor:
+    return torch.empty(2, tokens, count, head, dtype=dtype, device="meta").transpose(1, 2)
+
+
+def reason(target: Target, q: torch.Tensor, k: torch.Tensor, **options: object) -> str | None:
+    (impl,) = [impl for impl in OP.impls if impl.name == "cuda"]
+    return impl.why_not(target, q, k, k, **options)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which status functions the library was asked for; it has nothing against anything."""
+    names: list[str] = []
+    monkeypatch.setattr(load, "why_not", lambda device, status_of="sfast_device_status": names.append(status_of))
+    return names
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("queries", "keys"), [(4096, 4096), (1, 129), (5785, 333)])
+def test_it_takes_heads_of_40(asked: list[str], dtype: torch.dtype, queries: int, keys: int) -> None:
+    assert reason(H100, heads(queries, dtype=dtype), heads(keys, dtype=dtype), scale=0.2) is None
+    assert asked == ["sfast_attention_status"]
+
+
+@pytest.mark.parametrize(
+    ("target", "q", "k", "options", "expected"),
+    [
+        (B200, heads(), heads(), {}, "is for compute capability 9.0, this is 10.0"),
+        (H100, heads(head=64), heads(head=64), {}, "head size 64 is not 40"),
+        (H100, heads(), heads(77), {}, "77 keys are fewer than 129"),
+        (H100, heads(), heads(), {"scale": 0.0}, "scale is 0.0, must be positive"),
+        (H100, heads(), heads(), {"is_causal": True}, "causal attention is not supported"),
+        (H100, heads(count=40000), heads(count=40000), {}, "batch x heads is 80000, more than 65535"),
+        (H100, heads(dtype=torch.float32), heads(dtype=torch.float32), {}, "q, k and v are float32, float32, float32"),
+        (H100, torch.empty(2, 8, 300, 44, dtype=torch.float16, device="meta")[..., :40], heads(), {}, "q's rows are not 16-byte aligned"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_it_says_what_it_does_not_take(
+    asked: list[str], target: Target, q: torch.Tensor, k: torch.Tensor, options: dict[str, object], expected: str
+) -> None:
+    assert (reason(target, q, k, **options) or "").startswith(f"cuda: {expected}")
+    assert not asked
+
+
+def test_rows_are_copied_only_where_tma_can_not_read_them() -> None:
+    packed = torch.randn(2, 6, 3, 4, 40, dtype=torch.float16)
+    q = packed[:, :, 1].transpose(1, 2)
+    assert cuda_impl._rows(q) is q and list(cuda_impl._strides(q)) == [480, 40, 2880]
+    for other in (q.expand(2, 4, 6, 40)[:, :, :1].expand(2, 4, 6, 40), q.transpose(2, 3).contiguous().transpose(2, 3)):
+        copy = cuda_impl._rows(other)
+        assert torch.equal(copy, other) and list(cuda_impl._strides(copy)) == [160, 40, 960]
+
+
+def test_the_stride_of_one_row_head_or_image_is_made_up() -> None:
+    one = torch.empty_strided((1, 1, 7, 40), (3, 5, 40, 1), dtype=torch.float16)
+    assert list(cuda_impl._strides(one)) == [40, 40, 40]
