@@ -14,7 +14,7 @@
 #include <cuda_fp16.h>
 
 #include "hopper.cuh"
-#include "pack.cuh"
+#include "tensor_map.cuh"
 
 #if CUDART_VERSION >= 12000
 

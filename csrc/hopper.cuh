@@ -7,8 +7,6 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#include "tensor_map.cuh"
-
 // Defined where the code that is being compiled may use wgmma and setmaxnreg: for sm_90a, not for sm_90, nor for PTX of older ones.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && CUDART_VERSION >= 12000
 #define SFAST_HOPPER 1
@@ -55,20 +53,17 @@ __device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, uint3
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is over; may wait for it a while.
-__device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t parity) {
-    uint32_t over;
-    asm volatile(
-        "{\n\t.reg .pred over;\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n\t"
-        "selp.u32 %0, 1, 0, over;\n\t}"
-        : "=r"(over)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-    return over != 0;
-}
+// Until the phase of this parity is over. The instruction itself waits only for a while.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-    while (!barrier_try(barrier, parity)) {
+    uint32_t over = 0;
+    while (over == 0) {
+        asm volatile(
+            "{\n\t.reg .pred over;\n\t"
+            "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n\t"
+            "selp.u32 %0, 1, 0, over;\n\t}"
+            : "=r"(over)
+            : "r"(barrier), "r"(parity)
+            : "memory");
     }
 }
 

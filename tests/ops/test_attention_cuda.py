@@ -8,9 +8,7 @@ import torch
 from sfast_core.native import load
 from sfast_core.ops.attention import OP, cuda_impl
 from sfast_core.target import Target
-
-H100 = Target(torch.device("cuda", 0), "H100", (9, 0), sm_count=132, shared_memory_bytes=232448)
-B200 = Target(torch.device("cuda", 0), "B200", (10, 0), sm_count=148, shared_memory_bytes=232448)
+from tests.targets import B200, H100
 
 
 def heads(tokens: int = 4096, head: int = 40, dtype: torch.dtype = torch.float16, count: int = 8) -> torch.Tensor:

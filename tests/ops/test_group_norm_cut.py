@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from sfast_core.ops.group_norm_act.cuda_cluster_impl import MOST_BLOCKS, OWN_BYTES, PACK_BYTES, Cut, cut, why_not
-from sfast_core.target import Target
-
-H100 = Target(torch.device("cuda", 0), "H100", (9, 0), sm_count=132, shared_memory_bytes=232448)
+from tests.targets import A100, H100
 
 
 @pytest.mark.parametrize(
@@ -43,8 +41,7 @@ def test_a_cut_is_whole_packs_that_fit(positions: int, channels: int, groups: in
 
 def test_it_says_what_it_does_not_take() -> None:
     image = torch.empty(2, 320, 64, 64, device="meta", dtype=torch.float16)
-    old = Target(torch.device("cuda", 0), "A100", (8, 0), sm_count=108, shared_memory_bytes=166912)
-    assert "compute capability 9.0" in str(why_not(old, image, 32, None, None, 1e-5))
+    assert "compute capability 9.0" in str(why_not(A100, image, 32, None, None, 1e-5))
     assert "not made of 8 channels each" in str(why_not(H100, image, 80, None, None, 1e-5))
     assert "not made of 8 channels each" in str(why_not(H100, image[:, :316], 31, None, None, 1e-5, tail=image[:, :25]))
     large = torch.empty(2, 960, 128, 128, device="meta", dtype=torch.float16)

@@ -7,10 +7,9 @@ import torch
 
 from sfast_core.native import load
 from sfast_core.target import Target
+from tests.targets import A100, H100
 
 impl = pytest.importorskip("sfast_core.ops.group_norm_act.triton_impl", reason="needs Triton")
-H100 = Target(torch.device("cuda", 0), "H100", (9, 0), sm_count=132, shared_memory_bytes=232448, triton=True)
-A100 = Target(torch.device("cuda", 0), "A100", (8, 0), sm_count=108, shared_memory_bytes=166912, triton=True)
 
 
 def reason(target: Target, *shape: int) -> str | None:

@@ -11,9 +11,7 @@ from torch.fx import Graph
 
 from sfast_core.ops.spec import Impl, Op
 from sfast_core.rewrite import has_impl, select_impls
-from sfast_core.target import Target
-
-H100 = Target(torch.device("cuda", 0), "H100", (9, 0), sm_count=132, shared_memory_bytes=232448)
+from tests.targets import H100
 
 
 def _double(x: torch.Tensor, by: Any = 2) -> torch.Tensor:

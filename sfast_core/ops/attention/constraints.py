@@ -38,10 +38,14 @@ def why_not_alike(
     return "causal attention is not supported" if is_causal else None
 
 
+def steps(tensor: torch.Tensor) -> list[int]:
+    """The strides of ``tensor`` [B, H, L, D] less the last, of the dimensions that have more than one element: others say nothing."""
+    return [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
+
+
 def why_not_aligned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
     """Whether every row of q, k and v begins on 16 bytes, as far as can be told before they lie anywhere."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        strides = [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
-        if any(stride % 8 for stride in strides) or tensor.storage_offset() % 8:
+        if any(step % 8 for step in steps(tensor)) or tensor.storage_offset() % 8:
             return f"{name}'s rows are not 16-byte aligned (strides {tuple(tensor.stride())})"
     return None

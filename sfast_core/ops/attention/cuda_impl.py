@@ -12,7 +12,7 @@ import torch
 
 from ...native import load
 from ..constraints import why_no_cuda
-from .constraints import why_not_aligned, why_not_alike
+from .constraints import steps, why_not_aligned, why_not_alike
 from .reference import tokens_inside
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def launch(
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` [B, H, L, D] as TMA can read it; copied only where its rows don't begin on 16 bytes, or lie over one another."""
-    steps = [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
-    if tensor.stride(3) == 1 and all(step >= tensor.shape[3] and step % 8 == 0 for step in steps) and tensor.data_ptr() % ALIGNMENT == 0:
+    apart = all(step >= tensor.shape[3] and step % 8 == 0 for step in steps(tensor))
+    if apart and tensor.stride(3) == 1 and tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
     return tokens_inside(tensor.clone())
 
