@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph
 
 from .capture import Trace
+from .capture.nodes import take_apart
 from .choices import Choices
 from .config import CompileConfig
 from .ops import all_ops
@@ -43,7 +44,7 @@ def lower(
     """Make a program of ``trace`` and write into ``report`` what became of it.
 
     Args:
-        trace: a recorded call; its graph is changed in place.
+        trace: a recorded call; its graph is used up.
         device: where it runs.
         store: the module's weights.
         config: what may be done.
@@ -76,6 +77,7 @@ def lower(
         layouts=layouts,
         capturable="there is no CUDA device" if backend is None else _why_not_capturable(graph, device),
     )
+    take_apart(graph)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
     return program
 

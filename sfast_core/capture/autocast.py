@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,8 +27,7 @@ def autocast_off() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Treatment:
+class Treatment(NamedTuple):
     """Casts of a call's arguments; as it is here, none.
 
     Attributes:

@@ -10,24 +10,24 @@ forward goes on as it would have.
 from __future__ import annotations
 
 import numbers
-import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .autocast import Apart, Autocast, Treatment
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
+from .nodes import call_function, call_method, drop_unused
 from .stand_ins import Value, leaves, mapped
+from .tensor_map import TensorMap
 from .values import METADATA, why_not_static
 from .weights import WeightRef, WeightSource, WeightTable
 
-_VALUE_TYPES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
+_VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
 def function_name(func: Any) -> str:
@@ -36,11 +36,6 @@ def function_name(func: Any) -> str:
     if name in ("__get__", "__set__"):
         return str(getattr(getattr(func, "__self__", None), "__name__", name))
     return name
-
-
-def meta_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the meta device with the same shape, dtype and strides."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 class Recorder(TorchFunctionMode):
@@ -54,10 +49,11 @@ class Recorder(TorchFunctionMode):
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self._table = table
         self.autocast = Autocast()
-        self._nodes = WeakTensorKeyDictionary()
-        self._stale = WeakTensorKeyDictionary()  # tensor -> the in-place updated view that made its node outdated
+        self._nodes = TensorMap[torch.fx.Node]()
+        self._stale = TensorMap[weakref.ref[torch.Tensor]]()  # tensor -> the in-place updated view that made its node outdated
         self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
         self._weights: dict[WeightRef, torch.fx.Node] = {}
+        self._metas: dict[Hashable, torch.Tensor] = {}
         self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
         self._paused = 0
         self._last_placeholder: torch.fx.Node | None = None
@@ -91,7 +87,7 @@ class Recorder(TorchFunctionMode):
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
             node = self._weight(ref, stored)
             if stored.dtype != tensor.dtype:
-                node = self.graph.call_method("to", (node, tensor.dtype))
+                node = call_method(self.graph, "to", (node, tensor.dtype))
             self._bind(tensor, node)
 
     def refuse(self, reason: str, passing: bool = False) -> None:
@@ -156,24 +152,30 @@ class Recorder(TorchFunctionMode):
         return mapped[0], mapped[1]
 
     def _map(self, value: Any, name: str) -> Any:
+        kind = type(value)
+        if kind in _VALUES:
+            return value
         if isinstance(value, torch.Tensor):
             return self._node(value, name)
-        if type(value) in (bool, int, float):
-            return value
+        if kind is tuple:
+            return tuple([self._map(item, name) for item in value])
+        if kind is list:
+            return [self._map(item, name) for item in value]
+        if kind is dict:
+            return {key: self._map(item, name) for key, item in value.items()}
+        if kind is slice:
+            return slice(self._map(value.start, name), self._map(value.stop, name), self._map(value.step, name))
+        return self._map_subclass(value, name)
+
+    def _map_subclass(self, value: Any, name: str) -> Any:
         if isinstance(value, numbers.Real):  # numpy scalars and IntEnums: their repr is no literal
             return int(value) if isinstance(value, numbers.Integral) else float(value)
-        if isinstance(value, _VALUE_TYPES):
+        if isinstance(value, _VALUES):
             return value
-        if isinstance(value, (tuple, list)):
-            return (
-                type(value)(self._map(item, name) for item in value)
-                if type(value) in (tuple, list)
-                else tuple(self._map(v, name) for v in value)
-            )
+        if isinstance(value, (tuple, list)):  # torch.Size
+            return tuple(self._map(item, name) for item in value)
         if isinstance(value, dict):
             return {key: self._map(item, name) for key, item in value.items()}
-        if isinstance(value, slice):
-            return slice(self._map(value.start, name), self._map(value.stop, name), self._map(value.step, name))
         raise CaptureError(f"{name} was given a {type(value).__name__}")
 
     def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -198,7 +200,7 @@ class Recorder(TorchFunctionMode):
             node = self._call(func, name, call, None)
             for index, item in enumerate(result):
                 if item is not None:
-                    self._bind(item, self._value(self.graph.call_function(element, (node, index)), item))
+                    self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
         elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
             return  # shape, dtype, device, ndim, ...
         elif self._reads(call):
@@ -216,7 +218,7 @@ class Recorder(TorchFunctionMode):
         dtype = treatment.cast(val.dtype, node.meta["device"])
         if dtype == val.dtype:
             return node
-        cast = self.graph.call_function(cast_like, (node, dtype))
+        cast = call_function(self.graph, cast_like, (node, dtype))
         cast.meta["val"], cast.meta["device"] = val.to(dtype), node.meta["device"]
         return cast
 
@@ -226,9 +228,9 @@ class Recorder(TorchFunctionMode):
         given = len(nodes)
         for step in apart.steps:
             taken = mapped(lambda leaf: nodes[leaf.number] if isinstance(leaf, Value) else leaf, (step.args, step.kwargs))
-            node = self.graph.call_function(step.op, *taken)
+            node = call_function(self.graph, step.op, *taken)
             for index, value in enumerate([step.result] if isinstance(step.result, Value) else step.result):
-                part = node if isinstance(step.result, Value) else self.graph.call_function(element, (node, index))
+                part = node if isinstance(step.result, Value) else call_function(self.graph, element, (node, index))
                 part.meta["val"], part.meta["device"] = value.meta, value.device
                 nodes[value.number] = part
         for value, tensor in zip(leaves(apart.result, Value), leaves(result, torch.Tensor), strict=True):
@@ -245,10 +247,10 @@ class Recorder(TorchFunctionMode):
             raise CaptureError(f"{name} writes to an input or a weight in place")
         kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
         if overwriting is not None:
-            node = self.graph.call_function(*overwriting)
+            node = call_function(self.graph, *overwriting)
         else:
             assert form is not None
-            node = self.graph.call_function(form, tuple(call[0]), kwargs)
+            node = call_function(self.graph, form, tuple(call[0]), kwargs)
             if not keeps_dtype(name, target, args[1:]):
                 try:
                     computed = form(*_metas(call[0]), **_metas(kwargs))
@@ -256,7 +258,7 @@ class Recorder(TorchFunctionMode):
                     raise CaptureError(f"{name} has no functional form for these arguments: {error}") from None
                 if computed.dtype != target.dtype:
                     node.meta["val"], node.meta["device"] = computed, target.device
-                    node = self.graph.call_function(cast_like, (node, target.dtype))
+                    node = call_function(self.graph, cast_like, (node, target.dtype))
         for other in self._live_aliases(target):
             if not (name == "__setitem__" and other is args[2]):
                 self._stale[other] = weakref.ref(target)
@@ -275,16 +277,24 @@ class Recorder(TorchFunctionMode):
 
     def _call(self, func: Any, name: str, call: tuple[Any, Any], result: torch.Tensor | None) -> torch.fx.Node:
         if getattr(func, "__name__", "") == "__get__":
-            node = self.graph.call_function(getattr, (call[0][0], name))
+            node = call_function(self.graph, getattr, (call[0][0], name))
         elif getattr(torch.Tensor, name, None) is func:
-            node = self.graph.call_method(name, tuple(call[0]), call[1])
+            node = call_method(self.graph, name, tuple(call[0]), call[1])
         else:
-            node = self.graph.call_function(func, tuple(call[0]), call[1])
+            node = call_function(self.graph, func, tuple(call[0]), call[1])
         return node if result is None else self._value(node, result)
 
     def _value(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.fx.Node:
-        node.meta["val"], node.meta["device"] = meta_of(tensor), tensor.device
+        node.meta["val"], node.meta["device"] = self._meta(tensor), tensor.device
         return node
+
+    def _meta(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the meta device with the same shape, dtype and strides: one for all that are alike, 110 for SDXL's 4,900."""
+        like = (tensor.shape, tensor.stride(), tensor.dtype)
+        meta = self._metas.get(like)
+        if meta is None:
+            meta = self._metas[like] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return meta
 
     def _bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         if "val" not in node.meta:
@@ -295,8 +305,7 @@ class Recorder(TorchFunctionMode):
     def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         if tensor in self._stale:
             raise CaptureError(f"{name} reads a tensor whose view was changed in place")
-        node: torch.fx.Node | None = self._nodes.get(tensor)
-        if node is not None:
+        if (node := self._nodes.get(tensor)) is not None:
             return node
         ref = self._table.find(tensor)
         if ref is None:
@@ -306,22 +315,24 @@ class Recorder(TorchFunctionMode):
         return self._weight(ref, tensor)
 
     def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
-        if ref not in self._weights:
+        node = self._weights.get(ref)
+        if node is None:
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
                 raise CaptureError(f"the weight {ref} is a {type(tensor).__name__}")
-            node = self._placeholder("weight_" + re.sub(r"\W", "_", str(ref)), tensor)
+            node = self._placeholder(f"weight_{ref}".replace(".", "_"), tensor)
             node.meta["source"] = WeightSource((ref,))
             self._weights[ref] = node
             self._foreign.add(self._storage(tensor))
-        return self._weights[ref]
+        return node
 
     def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
         if self._last_placeholder is None:
-            node = self.graph.placeholder(name)
+            node = self.graph.create_node("placeholder", name, name=name)
         else:
             with self.graph.inserting_after(self._last_placeholder):
-                node = self.graph.placeholder(name)
-        node.target = node.name  # FX makes names unique, arguments of the generated code take the target
+                node = self.graph.create_node("placeholder", name, name=name)
+        if node.target != node.name:  # FX makes names unique, arguments of the generated code take the target
+            node.target = node.name
         self._last_placeholder = node
         return self._value(node, tensor)
 
@@ -343,7 +354,7 @@ class Recorder(TorchFunctionMode):
         return bool(found)
 
     def _refuse_unwritten(self) -> None:
-        self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+        drop_unused(self.graph)
         for node in self.graph.nodes:
             uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
             if uninitialised and not all(_ignores_first(user) for user in node.users):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
+
+from .tensor_map import TensorMap
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,14 @@ class WeightRef:
         return tensor
 
 
+#: What most attributes are. To ask each of SDXL's 45,000 whether it is a tensor takes 17 ms, those of other classes alone 6.
+_NO_TENSORS = frozenset({bool, int, float, str, type(None), tuple, list, dict, OrderedDict})
+
+
 def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for table in (module._parameters, module._buffers, module.__dict__):
         for name, value in table.items():
-            if isinstance(value, torch.Tensor):
+            if type(value) not in _NO_TENSORS and isinstance(value, torch.Tensor):
                 yield name, value
 
 
@@ -68,18 +74,17 @@ class WeightTable:
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
-        self._refs: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._refs = TensorMap[WeightRef]()
         self._paths: dict[int, str] = {}
         for path, module in root.named_modules():
             self._paths[id(module)] = path
             for name, tensor in _own_tensors(module):
-                first: WeightRef | None = self._refs.get(tensor)
+                first = self._refs.get(tensor)
                 self._refs[tensor] = replace(first, tied=True) if first else WeightRef(path, name, weakref.ref(module))
 
     def find(self, tensor: torch.Tensor) -> WeightRef | None:
         """The ref of this very object, or None."""
-        ref: WeightRef | None = self._refs.get(tensor)
-        return ref
+        return self._refs.get(tensor)
 
     def ref(self, module: torch.nn.Module, name: str) -> WeightRef | None:
         """The ref of ``module.name``, or None when the module isn't below the root."""

@@ -16,7 +16,7 @@ from torch.fx import Graph
 from ..ops.conv2d_act import conv2d_act
 from ..ops.group_norm_act import group_norm_act
 from ..ops.upsample_conv2d import upsample_conv2d
-from .graph import calls, insert_as, is_free_weight, shape, value
+from .graph import calls, calls_of, insert_as, is_free_weight, shape, value
 from .split_concat import TAIL
 
 _CONVOLUTIONS = (conv2d_act, upsample_conv2d)
@@ -31,9 +31,7 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 def images_channels_last(graph: Graph) -> int:
     """Turn the input of each image op that no other image op made. Nothing happens at run time where it is turned already."""
     changed = 0
-    for node in list(graph.nodes):
-        if not calls(node, *_IMAGE_OPS):
-            continue
+    for node in calls_of(graph, *_IMAGE_OPS):
         for place in (0, TAIL) if calls(node, group_norm_act) and len(node.args) > TAIL else (0,):
             image: Any = node.args[place]
             if not calls(image, *_IMAGE_OPS, channels_last):
@@ -46,9 +44,7 @@ def images_channels_last(graph: Graph) -> int:
 def convolutions_channels_last(graph: Graph) -> int:
     """Ask for channels_last storage of each convolution's weight. A 1x1 kernel is the same memory either way."""
     changed = 0
-    for node in graph.nodes:
-        if not calls(node, *_CONVOLUTIONS):
-            continue
+    for node in calls_of(graph, *_CONVOLUTIONS):
         weight = node.args[1]
         if not is_free_weight(weight) or shape(weight)[2:] == (1, 1):
             continue

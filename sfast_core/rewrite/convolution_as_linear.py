@@ -6,16 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph
 
-from .graph import calls, insert, insert_as, replace, shape, value
+from .graph import calls_of, insert, insert_as, replace, shape, value
 from .views import as_tokens
 
 
 def convolution_as_linear(graph: Graph) -> int:
     """A 1x1 convolution of stride 1 is a matrix product over channels: in NHWC its input and output are views of the same memory."""
     changed = 0
-    for node in list(graph.nodes):
-        if not calls(node, F.conv2d):
-            continue
+    for node in calls_of(graph, F.conv2d):
         x, weight, bias, stride, padding, _, groups = node.args
         pairs = (
             stride if isinstance(stride, (tuple, list)) else (stride, stride),

@@ -9,14 +9,14 @@ from torch.fx import Graph, Node
 
 from ..ops.attention import attention
 from .canonicalise import sdpa
-from .graph import calls, insert, insert_as, replace, shape, value
+from .graph import calls_of, insert, insert_as, replace, shape, value
 
 
 def fuse_attention(graph: Graph) -> int:
     """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``; one on 3-D tensors is one of a single head."""
     fused = 0
-    for node in list(graph.nodes):
-        if not calls(node, sdpa) or node.args[4] != 0:
+    for node in calls_of(graph, sdpa):
+        if node.args[4] != 0:
             continue
         if value(node).dim() == 4:
             replace(node, _as_op(node, value(node), *node.args[:4]))

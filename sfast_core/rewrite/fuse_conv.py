@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
 from .fuse_group_norm import split_channel_add
-from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
 
 
 def _residual(conv: Node, total: Node | None) -> Node | None:
@@ -25,8 +25,8 @@ def _residual(conv: Node, total: Node | None) -> Node | None:
 def fuse_conv_act(graph: Graph) -> int:
     """Fuse each convolution with the sums and the activation that only it feeds."""
     fused = 0
-    for node in list(graph.nodes):
-        if not calls(node, F.conv2d) or value(node).dim() != 4 or isinstance(node.args[4], str):
+    for node in calls_of(graph, F.conv2d):
+        if value(node).dim() != 4 or isinstance(node.args[4], str):
             continue
         last, channel, residual, act = node, None, None, "none"
         user = sole_user(last)

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from ..capture.functional import element
 from ..ops.linear_geglu import linear_geglu
 from .canonicalise import gelu
-from .graph import calls, drop_unused, insert_as, replace, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, replace, sole_user, value
 
 
 def _element(node: object) -> tuple[Node, int] | None:
@@ -24,9 +24,7 @@ def _element(node: object) -> tuple[Node, int] | None:
 def fuse_geglu(graph: Graph) -> int:
     """``value, gate = linear(x).chunk(2, -1); value * gelu(gate)``."""
     fused = 0
-    for node in list(graph.nodes):
-        if not calls(node, torch.mul):
-            continue
+    for node in calls_of(graph, torch.mul):
         for left, right in (node.args, reversed(node.args)):
             first = _element(left)
             if first is None or not calls(right, gelu) or sole_user(right) is not node:

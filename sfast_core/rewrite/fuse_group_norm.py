@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.group_norm_act import group_norm_act
-from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
 
 
 def channel_vector(x: Node, other: object) -> bool:
@@ -37,8 +37,8 @@ def split_channel_add(node: Node) -> tuple[Node, Node] | None:
 def fuse_group_norm_act(graph: Graph) -> int:
     """Fuse GroupNorm with a per-channel sum before it and SiLU behind it."""
     fused = 0
-    for node in list(graph.nodes):
-        if not calls(node, F.group_norm) or value(node).dim() != 4:
+    for node in calls_of(graph, F.group_norm):
+        if value(node).dim() != 4:
             continue
         x, groups, weight, bias, eps = node.args
         channel = None

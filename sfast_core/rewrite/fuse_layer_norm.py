@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from ..ops.add_layer_norm import add_layer_norm
 from .fuse_linear_add import HasImpl, has_siblings
-from .graph import calls, drop_unused, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
 
 
 def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
@@ -21,8 +21,8 @@ def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
     Without an impl each linear layer keeps its bias: one more sum would be a pass of its own.
     """
     fused = 0
-    for node in list(graph.nodes):
-        if not calls(node, F.layer_norm) or len(tuple(node.args[1])) != 1:
+    for node in calls_of(graph, F.layer_norm):
+        if len(tuple(node.args[1])) != 1:
             continue
         x, _, weight, bias, eps = node.args
         if _is_residual_sum(x) and all(_is_placeholder(arg) for arg in (weight, bias)):

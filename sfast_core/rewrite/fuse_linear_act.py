@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 from ..ops.linear_act import linear_act
 from .canonicalise import gelu
-from .graph import calls, drop_unused, insert_as, replace, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, replace, sole_user, value
 
 
 def _activation(linear: Node) -> tuple[Node, str] | None:
@@ -46,8 +46,8 @@ def _quick_gelu(linear: Node, users: list[Node]) -> tuple[Node, str] | None:
 def fuse_linear_act(graph: Graph) -> int:
     """A linear layer whose only reader is GELU (exact, tanh, quick), SiLU or ReLU."""
     fused = 0
-    for node in list(graph.nodes):
-        found = _activation(node) if calls(node, F.linear) else None
+    for node in calls_of(graph, F.linear):
+        found = _activation(node)
         if found is not None:
             last, act = found
             replace(last, insert_as(last, value(last), linear_act, *node.args, act))

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.linear_add import linear_add
-from .graph import calls, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
 from .views import as_it_lies, turned_back
 
 #: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
@@ -34,13 +34,12 @@ def fuse_linear_add(graph: Graph, has_impl: HasImpl) -> int:
     Without an impl the op is worth nothing: then all stays as it is, and the sum may go elsewhere.
     """
     fused = 0
-    position = {node: place for place, node in enumerate(graph.nodes)}
-    for total in list(graph.nodes):
-        if not calls(total, torch.add) or any(calls(user, F.layer_norm) for user in total.users):
+    for total in calls_of(graph, torch.add):
+        if any(calls(user, F.layer_norm) for user in total.users):
             continue
         pairs = zip(total.args, reversed(total.args), strict=True)
         found = [(chain, other) for arg, other in pairs if (chain := _linear_behind(arg)) and _is_residual(other, arg, total)]
-        for chain, residual in sorted(found, key=lambda pair: position[pair[0][0]], reverse=True):
+        for chain, residual in sorted(found, key=lambda pair: pair[0][0], reverse=True):
             if _fuse(total, chain, residual, has_impl):
                 fused += 1
                 break

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.upsample_conv2d import upsample_conv2d
-from .graph import calls, drop_unused, insert_as, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, replace, shape, sole_user, value
 
 _CONV_ARGUMENTS = 7  # input weight bias stride padding dilation groups
 
@@ -34,8 +34,8 @@ def _doubled(node: Any) -> Node | None:
 def fuse_upsample_conv(graph: Graph) -> int:
     """Fuse each doubled image with the 3x3 convolution that alone uses it, where that keeps its size."""
     fused = 0
-    for node in list(graph.nodes):
-        if not calls(node, F.conv2d) or len(node.args) != _CONV_ARGUMENTS:
+    for node in calls_of(graph, F.conv2d):
+        if len(node.args) != _CONV_ARGUMENTS:
             continue
         image, weight, bias, *geometry, groups = node.args
         x = _doubled(image)

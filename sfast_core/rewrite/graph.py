@@ -13,6 +13,8 @@ import torch
 from torch.fx import Graph, Node
 
 from ..capture.functional import element
+from ..capture.nodes import call_function
+from ..capture.nodes import drop_unused as drop_unused
 
 
 def value(node: Node) -> torch.Tensor:
@@ -29,6 +31,12 @@ def shape(node: Node) -> tuple[int, ...]:
 def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
     """Whether ``node`` is a call of one of ``functions`` in its one spelling, which has no keywords: ``add(x, y, alpha=2)`` is none."""
     return isinstance(node, Node) and node.op == "call_function" and node.target in functions and not node.kwargs
+
+
+def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
+    """The nodes that :func:`calls` is true of, in order. FX keeps nodes by what they call: most passes look for a few of thousands."""
+    found = [node for function in functions for node in graph.find_nodes(op="call_function", target=function, sort=False)]
+    return sorted(node for node in found if not node.kwargs)
 
 
 def sole_user(node: Node) -> Node | None:
@@ -54,7 +62,7 @@ def is_input(node: Any) -> bool:
 def insert(before: Node, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
     """Put a call of ``function`` before a node."""
     with before.graph.inserting_before(before):
-        node = before.graph.call_function(function, args, kwargs)
+        node = call_function(before.graph, function, args, kwargs)
     node.meta["val"] = function(*metas(args), **metas(kwargs))
     node.meta["device"] = before.meta.get("device")
     return node
@@ -66,7 +74,7 @@ def insert_as(before: Node, val: Any, function: Callable[..., Any], *args: Any) 
     For what is known anyway: many meta kernels are written in Python, and the first use of one imports all of ``torch._dynamo``.
     """
     with before.graph.inserting_before(before):
-        node = before.graph.call_function(function, args)
+        node = call_function(before.graph, function, args)
     node.meta["val"], node.meta["device"] = val, before.meta.get("device")
     return node
 
@@ -89,7 +97,12 @@ def replace(old: Node, new: Node) -> None:
 
 def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
     """Let ``node`` be a call of ``function`` with the meta value ``val``. Half the time of a new node in its place."""
-    node.op, node.target, node.args, node.kwargs = "call_function", function, args, {}
+    node.target = function
+    node.args = args
+    if node.op != "call_function":  # FX looks its node up anew at each of these
+        node.op = "call_function"
+    if node.kwargs:
+        node.kwargs = {}
     node.meta["val"] = val
     return node
 
@@ -101,16 +114,6 @@ def new_weight(behind: Node, name: str, source: Any, val: torch.Tensor) -> Node:
     node.target = node.name  # FX makes names unique, arguments of the generated code take the target
     node.meta.update(source=source, val=val, device=behind.meta["device"])
     return node
-
-
-def drop_unused(graph: Graph) -> int:
-    """Remove calls whose results nobody uses. A traced graph has no side effects, so all of them may go."""
-    unused = 0
-    for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output"):
-            graph.erase_node(node)
-            unused += 1
-    return unused
 
 
 def drop_unused_weights(graph: Graph) -> None:

@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..capture.weights import WeightRef, WeightSource
-from .graph import calls, insert, insert_as, is_free_weight, is_input, new_weight, replace, shape, value
+from .graph import calls, calls_of, insert, insert_as, is_free_weight, is_input, new_weight, replace, shape, value
 
 MayPack = Callable[[Sequence[WeightRef]], bool]
 
@@ -26,8 +26,8 @@ def from_input(x: Node) -> bool:
 def pack(graph: Graph, may_pack: MayPack, wanted: Callable[[Node], bool]) -> int:
     """Join the linear layers that read the same node, where ``wanted`` says so of that node. Returns how many were joined."""
     groups: dict[tuple[Node, bool], list[Node]] = {}
-    for node in graph.nodes:
-        if calls(node, F.linear) and _packable(node) and wanted(node.args[0]):
+    for node in calls_of(graph, F.linear):
+        if wanted(node.args[0]) and _packable(node):
             groups.setdefault((node.args[0], node.args[2] is None), []).append(node)
     packed = 0
     for members in groups.values():

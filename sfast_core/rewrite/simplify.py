@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from .graph import calls, drop_unused, insert, insert_as, replace, shape, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, value
 
 _LARGEST_CONSTANT = 64 * 2**20
 
@@ -17,9 +17,7 @@ _LARGEST_CONSTANT = 64 * 2**20
 def simplify_shapes(graph: Graph) -> int:
     """Join chains of reshapes and of permutations, and drop those that change nothing."""
     changed = 0
-    for node in list(graph.nodes):
-        if not calls(node, torch.reshape, torch.permute):
-            continue
+    for node in calls_of(graph, torch.reshape, torch.permute):
         x = node.args[0]
         if calls(x, node.target):
             dims = node.args[1] if node.target is torch.reshape else tuple(x.args[1][d] for d in node.args[1])
@@ -39,13 +37,8 @@ def simplify_shapes(graph: Graph) -> int:
 def drop_units(graph: Graph) -> int:
     """``x * 1`` and ``x / 1`` are x: models scale their residuals by factors that are 1."""
     dropped = 0
-    for node in list(graph.nodes):
-        if (
-            calls(node, torch.mul, torch.div)
-            and type(node.args[1]) in (int, float)
-            and node.args[1] == 1
-            and value(node).dtype == value(node.args[0]).dtype
-        ):
+    for node in calls_of(graph, torch.mul, torch.div):
+        if type(node.args[1]) in (int, float) and node.args[1] == 1 and value(node).dtype == value(node.args[0]).dtype:
             replace(node, node.args[0])
             dropped += 1
     return dropped
@@ -54,9 +47,7 @@ def drop_units(graph: Graph) -> int:
 def recover_silu(graph: Graph) -> int:
     """``x * sigmoid(x)`` is SiLU."""
     changed = 0
-    for node in list(graph.nodes):
-        if not calls(node, torch.mul):
-            continue
+    for node in calls_of(graph, torch.mul):
         for x, gate in (node.args, reversed(node.args)):
             if isinstance(gate, Node) and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid") and gate.args[0] is x:
                 replace(node, insert_as(node, value(node), F.silu, x))

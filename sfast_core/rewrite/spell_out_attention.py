@@ -38,9 +38,7 @@ def spell_out_attention(graph: Graph) -> int:
     weights. Any other stays whole.
     """
     found = 0
-    for node in list(graph.nodes):
-        if node.op != "call_function" or node.target is not F.multi_head_attention_forward:
-            continue
+    for node in graph.find_nodes(op="call_function", target=F.multi_head_attention_forward):
         bound = inspect.signature(F.multi_head_attention_forward).bind(*node.args, **node.kwargs)
         bound.apply_defaults()
         if _is_plain(bound.arguments):

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from ..ops.group_norm_act import group_norm_act
 from ..ops.linear_add import linear_add
 from .fuse_linear_add import HasImpl
-from .graph import calls, drop_unused, insert, insert_as, metas, replace, shape, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, value
 from .views import Seen
 
 TOKENS = (0, 2, 3, 1)  #: the permutation from an image to its pixels
@@ -28,7 +28,7 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
     parts again.
     """
     split = 0
-    for node in list(graph.nodes):
+    for node in calls_of(graph, torch.cat):
         if (parts := _parts(node)) is None:
             continue
         readers = [_reader(user, *parts, has_impl) for user in node.users]
@@ -44,7 +44,7 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
 
 def _parts(node: Node) -> tuple[Node, Node] | None:
     """The two images that ``node`` joins along their channels."""
-    if not calls(node, torch.cat) or len(node.args) != 2 or value(node).dim() != 4 or node.args[1] not in (1, -3):
+    if len(node.args) != 2 or value(node).dim() != 4 or node.args[1] not in (1, -3):
         return None
     parts: Any = node.args[0]
     if len(parts) != 2 or any(value(part).dtype != value(node).dtype or value(part).dim() != 4 for part in parts):

@@ -91,20 +91,20 @@ def _instruction(node: Node, place: dict[Node, int], last_use: dict[Node, Node])
     dead = tuple(place[used] for used in node.all_input_nodes if last_use[used] is node)
     if node not in last_use:
         dead += (place[node],)  # nobody wants the result
-    flat = [(index, place[arg]) for index, arg in enumerate(node.args) if isinstance(arg, Node)]
-    args: tuple[Any, ...]
-    if len(flat) == _mentions(node):
-        args = tuple(None if isinstance(arg, Node) else _filled(arg, ()) for arg in node.args)
-        return _Instruction(function, args, _filled(node.kwargs, ()), tuple(flat), place[node], dead)
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda used: _Value(place[used]))
-    return _Instruction(function, args, kwargs, None, place[node], dead)
+    args, kwargs = node.args, node.kwargs
+    deep = [*(arg for arg in args if isinstance(arg, (tuple, list, dict, slice))), *kwargs.values()]
+    if deep and _holds_nodes(deep):
+        args, kwargs = torch.fx.node.map_arg((args, kwargs), lambda used: _Value(place[used]))
+        return _Instruction(function, args, kwargs, None, place[node], dead)
+    values = tuple([(index, place[arg]) for index, arg in enumerate(args) if isinstance(arg, Node)])
+    args = tuple([None if isinstance(arg, Node) else arg for arg in args])
+    return _Instruction(function, _filled(args, ()) if deep else args, _filled(kwargs, ()), values, place[node], dead)
 
 
-def _mentions(node: Node) -> int:
-    """How often nodes occur among the arguments."""
+def _holds_nodes(value: Any) -> bool:
     found: list[Node] = []
-    torch.fx.node.map_arg((node.args, node.kwargs), found.append)
-    return len(found)
+    torch.fx.node.map_arg(value, found.append)
+    return bool(found)
 
 
 class _Method:

@@ -1,0 +1,50 @@
+"""What is done with the nodes of a graph, whoever makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import Graph, Node
+
+
+def call_function(graph: Graph, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Node:
+    """As ``graph.call_function``, without its search for SymInts among the arguments, which are none here.
+
+    FX searches what a node is made with, not what it is given afterwards: 26 us a node and 18 (torch 2.13), and SDXL's take 6,400.
+    """
+    name = getattr(function, "__name__", None)  # FX's own choice, which it makes lower case by a regular expression: 4 us
+    return _given(graph.create_node("call_function", function, name=name), args, kwargs)
+
+
+def call_method(graph: Graph, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
+    """As ``graph.call_method``, likewise."""
+    return _given(graph.call_method(name), args, kwargs)
+
+
+def _given(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Node:
+    node.args = args
+    if kwargs:
+        node.kwargs = kwargs
+    return node
+
+
+def take_apart(graph: Graph) -> None:
+    """Let a graph go that nobody needs any more, and its nodes.
+
+    They refer to one another in circles. Left to the collector, SDXL's are 40,000 objects that it walks ten times over: 120 ms, so 60.
+    """
+    nodes = list(graph.nodes)  # held until all are erased: each would else take the one before it along, as deep as the graph is long
+    for node in reversed(nodes):
+        graph.erase_node(node)
+    vars(graph).clear()  # it also knows by name what was erased long ago
+
+
+def drop_unused(graph: Graph) -> int:
+    """Remove calls whose results nobody uses. A traced graph has no side effects, so all of them may go."""
+    unused = 0
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+            unused += 1
+    return unused
