@@ -4,7 +4,8 @@
 //     y = act((v - mean) / sqrt(var + eps) * weight[c] + bias[c])
 //
 // x and y are [n, hw, c] with c innermost, float32, float16 or bfloat16; all arithmetic is float32. Any c that groups divides;
-// 16-byte accesses where c and the pointers allow, one element at a time otherwise.
+// 16-byte accesses where c and the pointers allow, one element at a time otherwise. The last channels may be another tensor's, so that a
+// concatenation needs no pass of its own.
 //
 // The bytes that must move are one read and one write of the tensor; a group's statistics need all of it before the first output.
 // - Small maps: one kernel, a block per sample and few groups. It reads its tile twice, the second time from L1.
@@ -27,7 +28,7 @@ struct Shape {
 
 template <typename T>
 struct Arguments {
-    const T* x;
+    Source<T> source;
     T* y;
     Affine affine;
     int64_t add_stride;
@@ -67,7 +68,8 @@ __global__ void __launch_bounds__(kThreads, 1) one_kernel(Arguments<T> arguments
     const int tiles = int(shape.groups) / plan.groups;
     const int64_t sample = blockIdx.x / tiles;
     const int64_t channel = int64_t(blockIdx.x % tiles) * channels;
-    const int64_t offset = sample * shape.hw * shape.c + channel;
+    plan.tile.first_row = sample * shape.hw;
+    plan.tile.first_channel = int(channel);
     Affine affine = arguments.affine;
     affine.channel = channel;
     affine.add_offset = sample * arguments.add_stride + channel;
@@ -78,11 +80,8 @@ __global__ void __launch_bounds__(kThreads, 1) one_kernel(Arguments<T> arguments
     float* inverse_deviations = means + plan.groups;
     float* scales = shared.means;  // the slots' moments are done with by then
     float* shifts = scales + channels;
-    tile_moments<T, kVec>(arguments.x + offset, plan.tile, shared.means, shared.m2s);
-    Batch<T, kVec> first;
-    const int slot = plan.tile.slot();
-    first.load(arguments.x + offset + slot * plan.tile.stride + plan.tile.lane() * kVec, plan.tile.slots * plan.tile.stride,
-               plan.tile.rows_of(slot));
+    tile_moments<T, kVec>(arguments.source, plan.tile, shared.means, shared.m2s);
+    const Batch<T, kVec> first = first_batch<T, kVec>(arguments.source, plan.tile);
     __syncthreads();
     group_parts(shared.means, shared.m2s, plan.tile, channels, plan.groups, affine.add, affine.add_offset, shared.parts);
     __syncthreads();
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, 1) one_kernel(Arguments<T> arguments
     __syncthreads();
     channel_scales(means, inverse_deviations, channels, group_size, affine, scales, shifts);
     __syncthreads();
-    tile_apply<T, kVec>(arguments.x + offset, arguments.y + offset, plan.tile, first, scales, shifts, arguments.use_silu);
+    tile_apply<T, kVec>(arguments.source, arguments.y, int(shape.c), plan.tile, first, scales, shifts, arguments.use_silu);
 }
 
 template <typename T, int kVec>
@@ -105,10 +104,12 @@ __global__ void __launch_bounds__(kThreads, 1) moments_kernel(Arguments<T> argum
     const int chunk = blockIdx.x % plan.chunks;
     const int64_t first_row = int64_t(chunk) * plan.chunk_rows;
     Tile tile = plan.tile;
+    tile.first_row = sample * shape.hw + first_row;
+    tile.first_channel = 0;
     tile.rows = int(min(int64_t(plan.chunk_rows), shape.hw - first_row));
 
     MomentsMemory shared(memory, tile, int(shape.c));
-    tile_moments<T, kVec>(arguments.x + (sample * shape.hw + first_row) * shape.c, tile, shared.means, shared.m2s);
+    tile_moments<T, kVec>(arguments.source, tile, shared.means, shared.m2s);
     __syncthreads();
     group_parts(shared.means, shared.m2s, tile, int(shape.c), plan.groups, arguments.affine.add, sample * arguments.add_stride, shared.parts);
     __syncthreads();
@@ -153,15 +154,14 @@ __global__ void __launch_bounds__(kThreads, 2) apply_kernel(Arguments<T> argumen
     const int64_t last_row = min(min(first_row + piece_rows, int64_t(chunk + 1) * plan.chunk_rows), shape.hw);
     if (first_row >= last_row) return;
     Tile tile = plan.tile;
+    tile.first_row = sample * shape.hw + first_row;
+    tile.first_channel = 0;
     tile.rows = int(last_row - first_row);
-    const int64_t offset = (sample * shape.hw + first_row) * shape.c;
     Affine affine = arguments.affine;
     affine.channel = 0;
     affine.add_offset = sample * arguments.add_stride;
 
-    Batch<T, kVec> first;
-    const int slot = tile.slot();
-    first.load(arguments.x + offset + slot * tile.stride + tile.lane() * kVec, tile.slots * tile.stride, tile.rows_of(slot));
+    const Batch<T, kVec> first = first_batch<T, kVec>(arguments.source, tile);
     float* scales = memory;
     float* shifts = scales + shape.c;
     float* means = shifts + shape.c;
@@ -178,16 +178,10 @@ __global__ void __launch_bounds__(kThreads, 2) apply_kernel(Arguments<T> argumen
     __syncthreads();
     channel_scales(means, inverse_deviations, int(shape.c), int(shape.group_size()), affine, scales, shifts);
     __syncthreads();
-    tile_apply<T, kVec>(arguments.x + offset, arguments.y + offset, tile, first, scales, shifts, arguments.use_silu);
+    tile_apply<T, kVec>(arguments.source, arguments.y, int(shape.c), tile, first, scales, shifts, arguments.use_silu);
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-cudaError_t multiprocessors(int* count) {
-    int device = 0;
-    const cudaError_t error = cudaGetDevice(&device);
-    return error != cudaSuccess ? error : cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
-}
 
 int64_t most_chunks(int64_t n, int sm_count) { return std::max<int64_t>(1, ceil_div(sm_count, n)); }
 
@@ -246,7 +240,6 @@ cudaError_t start(Kernel* kernel, int64_t blocks, size_t shared_bytes, const Arg
 template <typename T, int kVec>
 cudaError_t launch(const Arguments<T>& arguments, const Shape& shape, int32_t flags, int sm_count, cudaStream_t stream) {
     Plan plan{};
-    plan.tile.stride = shape.c;
     if (!(flags & SFAST_TWO_KERNELS) && plan_one_kernel(&plan, shape, kVec, flags)) {
         return start(one_kernel<T, kVec>, shape.n * (shape.groups / plan.groups), plan.moments_bytes, arguments, shape, plan, stream);
     }
@@ -258,11 +251,13 @@ cudaError_t launch(const Arguments<T>& arguments, const Shape& shape, int32_t fl
 }
 
 template <typename T>
-cudaError_t launch_typed(const void* x, void* y, const Affine& affine, int64_t add_stride, const Shape& shape, float eps, int32_t flags,
-                         void* workspace, int sm_count, cudaStream_t stream) {
-    const Arguments<T> arguments{static_cast<const T*>(x), static_cast<T*>(y), affine, add_stride, static_cast<float2*>(workspace), eps,
+cudaError_t launch_typed(const void* x, const void* tail, int64_t tail_c, void* y, const Affine& affine, int64_t add_stride,
+                         const Shape& shape, float eps, int32_t flags, void* workspace, int sm_count, cudaStream_t stream) {
+    const Source<T> source{static_cast<const T*>(x), static_cast<const T*>(tail), int(shape.c - tail_c), int(tail_c)};
+    const Arguments<T> arguments{source, static_cast<T*>(y), affine, add_stride, static_cast<float2*>(workspace), eps,
                                  (flags & SFAST_SILU) != 0};
-    if (shape.c % kFullPack<T> == 0 && is_aligned(x) && is_aligned(y)) {
+    const bool whole = shape.c % kFullPack<T> == 0 && tail_c % kFullPack<T> == 0;  // no pack is of two tensors
+    if (whole && is_aligned(x) && is_aligned(tail) && is_aligned(y)) {
         return launch<T, kFullPack<T>>(arguments, shape, flags, sm_count, stream);
     }
     return launch<T, 1>(arguments, shape, flags, sm_count, stream);
@@ -278,7 +273,7 @@ SFAST_API int64_t sfast_group_norm_act_workspace_bytes(int64_t n, int64_t groups
 }
 
 SFAST_API int32_t sfast_group_norm_act(
-    const void* x, void* y,
+    const void* x, const void* tail, int64_t tail_c, void* y,
     const void* weight, int32_t weight_dtype,
     const void* bias, int32_t bias_dtype,
     const void* channel_add, int32_t channel_add_dtype, int64_t channel_add_stride,
@@ -287,6 +282,7 @@ SFAST_API int32_t sfast_group_norm_act(
     void* workspace, int64_t workspace_bytes, void* stream) {
     using namespace sfast;
     if (groups <= 0 || c % groups != 0 || n < 0 || hw < 0 || hw > INT32_MAX || c > INT32_MAX) return cudaErrorInvalidValue;
+    if (tail_c < 0 || tail_c > c || (tail_c > 0) != (tail != nullptr)) return cudaErrorInvalidValue;
     if (n == 0 || hw == 0 || c == 0) return cudaSuccess;
     int sm_count = 0;
     const cudaError_t error = multiprocessors(&sm_count);
@@ -297,11 +293,11 @@ SFAST_API int32_t sfast_group_norm_act(
     auto* const queue = static_cast<cudaStream_t>(stream);
     switch (dtype) {
         case SFAST_FLOAT32:
-            return launch_typed<float>(x, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
+            return launch_typed<float>(x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
         case SFAST_FLOAT16:
-            return launch_typed<__half>(x, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
+            return launch_typed<__half>(x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
         case SFAST_BFLOAT16:
-            return launch_typed<__nv_bfloat16>(x, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
+            return launch_typed<__nv_bfloat16>(x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
         default:
             return cudaErrorInvalidValue;
     }

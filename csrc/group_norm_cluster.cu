@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kClusterThreads, 3) cluster_kernel(ClusterArgu
 #pragma unroll
         for (int j = 0; j < kVec; ++j) {
             values[j] = fmaf(values[j], scales[j], shifts[j]);
-            if (arguments.use_silu) values[j] = silu<T>(values[j]);
+            if (arguments.use_silu) values[j] = silu(values[j]);
         }
         store_pack<T, kVec>(target + i * target_stride, pack<T, kVec>(values));
     }

@@ -15,8 +15,22 @@ namespace sfast {
 inline constexpr int kBatch = 4;      // rows that a thread has in flight; the next batch loads while this one is worked on
 inline constexpr int kThreads = 512;  // the most threads in a block
 
+// What is normalised: rows of x's channels and, behind them, the tail's, each tensor dense. Without a tail x has all channels.
+template <typename T>
+struct Source {
+    const T *x, *tail;
+    int x_c, tail_c;
+
+    __device__ __forceinline__ const T* at(int64_t row, int channel) const {
+        return channel < x_c ? x + row * x_c + channel : tail + row * tail_c + (channel - x_c);
+    }
+    // Elements from one row to the next.
+    __device__ __forceinline__ int stride(int channel) const { return channel < x_c ? x_c : tail_c; }
+};
+
 struct Tile {
-    int64_t stride;  // elements from one row to the next
+    int64_t first_row;
+    int first_channel;
     int rows;
     int columns;     // packs in a row of the tile
     int lanes;       // columns served at once, min(columns, kThreads)
@@ -47,7 +61,7 @@ struct Batch {
     Pack<T, kVec> packs[kBatch];
 
     // Up to `left` rows from `pointer` on, `step` elements apart; the rest are zeros.
-    __device__ __forceinline__ void load(const T* pointer, int64_t step, int left) {
+    __device__ __forceinline__ void load(const T* pointer, int step, int left) {
 #pragma unroll
         for (int row = 0; row < kBatch; ++row) {
             packs[row] = row < left ? load_pack<T, kVec>(pointer + row * step) : Pack<T, kVec>{};
@@ -94,13 +108,14 @@ struct ColumnMoments {
 
 // Writes each slot's per-channel mean and M2 to means and m2s, both [slots, columns * kVec] in shared memory.
 template <typename T, int kVec>
-__device__ __forceinline__ void tile_moments(const T* x, const Tile& tile, float* means, float* m2s) {
+__device__ __forceinline__ void tile_moments(const Source<T>& source, const Tile& tile, float* means, float* m2s) {
     const int slot = tile.slot();
     if (slot >= tile.slots) return;
-    const int64_t step = tile.slots * tile.stride;
 #pragma unroll 1
     for (int column = tile.lane(); column < tile.columns; column += tile.lanes) {
-        const T* pointer = x + slot * tile.stride + column * kVec;
+        const int channel = tile.first_channel + column * kVec;
+        const int step = tile.slots * source.stride(channel);
+        const T* pointer = source.at(tile.first_row + slot, channel);
         int left = tile.rows_of(slot);
         ColumnMoments<kVec> moments;
         Batch<T, kVec> batch, next;
@@ -180,16 +195,12 @@ __device__ __forceinline__ Moments merge_parts(const Moments* parts, int group, 
     return moments;
 }
 
-template <typename T>
+// The fast forms are good to 2 ulp of float32 where it counts, and take half the instructions and fewer registers.
 __device__ __forceinline__ float silu(float value) {
-    if constexpr (sizeof(T) == 4) {
-        return value / (1.f + expf(-value));
-    } else {  // the fast forms are good to 2 ulp of float32, far below half precision, and take half the instructions
-        float power, inverse;
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value * -1.4426950408889634f));
-        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.f + power));
-        return value * inverse;
-    }
+    float power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value * -1.4426950408889634f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.f + power));
+    return value * inverse;
 }
 
 // What turns the moments into y: everything about a channel except its group's mean and 1 / deviation.
@@ -213,18 +224,30 @@ __device__ __forceinline__ void channel_scales(const float* means, const float* 
     }
 }
 
-// Normalises a tile. `batch` holds the thread's first batch already, so that its loads overlap with what made the statistics.
+// The first of a thread's batches that tile_apply normalises.
 template <typename T, int kVec>
-__device__ __forceinline__ void tile_apply(const T* x, T* y, const Tile& tile, Batch<T, kVec> batch, const float* scales,
-                                           const float* shifts, bool use_silu) {
+__device__ __forceinline__ Batch<T, kVec> first_batch(const Source<T>& source, const Tile& tile) {
+    const int channel = tile.first_channel + tile.lane() * kVec;
+    Batch<T, kVec> batch;
+    batch.load(source.at(tile.first_row + tile.slot(), channel), tile.slots * source.stride(channel), tile.rows_of(tile.slot()));
+    return batch;
+}
+
+// Normalises a tile into y, whose rows have c elements. `batch` is first_batch's: its loads overlap with what made the statistics.
+template <typename T, int kVec>
+__device__ __forceinline__ void tile_apply(const Source<T>& source, T* y, int c, const Tile& tile, Batch<T, kVec> batch,
+                                           const float* scales, const float* shifts, bool use_silu) {
     const int slot = tile.slot();
     if (slot >= tile.slots) return;
-    const int64_t step = tile.slots * tile.stride;
+    const int out_step = tile.slots * c;
 #pragma unroll 1
     for (int column = tile.lane(); column < tile.columns; column += tile.lanes) {
-        int64_t offset = slot * tile.stride + column * kVec;
+        const int channel = tile.first_channel + column * kVec;
+        const int step = tile.slots * source.stride(channel);
+        const T* pointer = source.at(tile.first_row + slot, channel);
+        T* out = y + (tile.first_row + slot) * c + channel;
         int left = tile.rows_of(slot);
-        if (column >= tile.lanes) batch.load(x + offset, step, left);
+        if (column >= tile.lanes) batch.load(pointer, step, left);
         float scale[kVec], shift[kVec];
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
@@ -241,14 +264,15 @@ __device__ __forceinline__ void tile_apply(const T* x, T* y, const Tile& tile, B
 #pragma unroll
                 for (int i = 0; i < kVec; ++i) {
                     values[i] = fmaf(values[i], scale[i], shift[i]);
-                    if (use_silu) values[i] = silu<T>(values[i]);
+                    if (use_silu) values[i] = silu(values[i]);
                 }
-                store_pack<T, kVec>(y + offset + row * step, pack<T, kVec>(values));
+                store_pack<T, kVec>(out + int64_t(row) * out_step, pack<T, kVec>(values));
             }
-            offset += kBatch * step;
+            pointer += int64_t(kBatch) * step;
+            out += int64_t(kBatch) * out_step;
             left -= kBatch;
             // Not loaded ahead as in tile_moments: scale and shift leave no registers for it at two blocks a multiprocessor.
-            batch.load(x + offset, step, left);
+            batch.load(pointer, step, left);
         }
     }
 }

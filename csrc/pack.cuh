@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "device.cuh"
 #include "sfast.h"
 
 namespace sfast {
@@ -24,12 +25,6 @@ struct Storage<T, 1> {
 
 template <typename T, int kVec>
 using Pack = typename Storage<T, kVec>::type;
-
-// An error that is told to the caller, so not to be found by the next launch.
-inline cudaError_t told(cudaError_t error) {
-    if (error != cudaSuccess) cudaGetLastError();
-    return error;
-}
 
 // Whether packs of 16 bytes may be read from here.
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }

@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 3
+#define SFAST_ABI_VERSION 4
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
@@ -32,14 +32,15 @@ SFAST_API int64_t sfast_group_norm_act_workspace_bytes(int64_t n, int64_t groups
 
 // y = act((v - mean(v)) / sqrt(var(v) + eps) * weight + bias), v = x + channel_add; mean and var over each group of c / groups
 // channels and all hw positions of a sample; act is SiLU or nothing.
-//   x, y         [n, hw, c] dense, of `dtype`; y must not overlap x
+//   x, y         [n, hw, c] dense, of `dtype`; y must not overlap what is read
+//   tail         [n, hw, tail_c] dense, of `dtype`: the last tail_c of the c channels, behind those of x [n, hw, c - tail_c]; or null, 0
 //   weight, bias [c] or null, of their own dtypes
 //   channel_add  [n, c] of `channel_add_dtype`, rows `channel_add_stride` elements apart (0: one row for all samples), or null
 //   workspace    on the device, aligned to 8 bytes; holds nothing before or after
 // Works on the current device, queues on `stream` (a cudaStream_t) and doesn't wait. Returns a cudaError_t; cudaErrorInvalidValue
 // before anything is queued when the sizes don't fit together.
 SFAST_API int32_t sfast_group_norm_act(
-    const void* x, void* y,
+    const void* x, const void* tail, int64_t tail_c, void* y,
     const void* weight, int32_t weight_dtype,
     const void* bias, int32_t bias_dtype,
     const void* channel_add, int32_t channel_add_dtype, int64_t channel_add_stride,
@@ -51,7 +52,6 @@ SFAST_API int32_t sfast_group_norm_act(
 SFAST_API int32_t sfast_cluster_status(void);
 
 // The same in one kernel that reads its input once, on devices of compute capability 9.0 and up.
-//   tail            [n, hw, tail_c] dense, of `dtype`: the last tail_c of the c channels, behind those of x [n, hw, c - tail_c]; or null, 0
 //   cluster_groups  divides groups; that many are a cluster's share of a sample, 16 at most
 //   cluster_blocks  blocks to a cluster, 8 at most: each holds its part of the rows in shared memory
 // A group must have at least as many channels as there are elements in 16 bytes, those of cluster_groups and tail_c must be multiples of
@@ -66,6 +66,17 @@ SFAST_API int32_t sfast_group_norm_cluster(
     float eps, int32_t dtype, int32_t flags,
     int32_t cluster_groups, int32_t cluster_blocks, void* stream);
 
+// sum = x + x_bias + residual, rounded to `dtype`; out = (sum - mean(sum)) / sqrt(var(sum) + eps) * weight + bias over the channels of a row.
+//   x, out               [rows, channels] dense
+//   residual, sum        the same, or both null: then x is what is normalised
+//   x_bias               [channels] or null, only with a residual
+//   weight, bias         [channels] or null
+// All of `dtype` and aligned to 16 bytes; what is written must not overlap what is read. A row is 1 to 5 times a power of two, 512 at
+// most, of 16 bytes. Otherwise it returns an error and nothing is queued.
+SFAST_API int32_t sfast_add_layer_norm(
+    const void* x, const void* residual, const void* x_bias, const void* weight, const void* bias, void* sum, void* out,
+    int64_t rows, int64_t channels, float eps, int32_t dtype, void* stream);
+
 // cudaSuccess where sfast_attention can run on the current device: compute capability 9.0, and a build for 9.0a by CUDA 12 or newer.
 // Runs nothing.
 SFAST_API int32_t sfast_attention_status(void);
@@ -74,7 +85,7 @@ SFAST_API int32_t sfast_attention_status(void);
 //   q, k, v  [images, heads, queries or keys, head]; the head's elements are dense, *_strides are the three distances in elements from
 //            one row, one head and one image to the next, multiples of 8; aligned to 16 bytes
 //   out      [images, queries, heads, head] dense, aligned to 4 bytes; must not overlap what is read
-// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40; images * heads at most 65535. Otherwise it returns an error and nothing
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535. Otherwise it returns an error and nothing
 // is queued.
 SFAST_API int32_t sfast_attention(
     const void* q, const int64_t* q_strides,

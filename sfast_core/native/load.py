@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 3  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 4  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 
@@ -28,7 +28,7 @@ _SIGNATURES = {
     "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
     "sfast_group_norm_act": (
         _int32,
-        [_pointer, _pointer]  # x, y
+        [_pointer, _pointer, _int64, _pointer]  # x, tail and its channels, y
         + [_pointer, _int32]  # weight and its dtype
         + [_pointer, _int32]  # bias and its dtype
         + [_pointer, _int32, _int64]  # channel_add, its dtype and stride
@@ -45,6 +45,12 @@ _SIGNATURES = {
         + [_int64] * 4  # n, hw, c, groups
         + [_float, _int32, _int32]  # eps, dtype, flags
         + [_int32, _int32, _pointer],  # groups and blocks of a cluster, stream
+    ),
+    "sfast_add_layer_norm": (
+        _int32,
+        [_pointer] * 7  # x, residual, x_bias, weight, bias, sum, out
+        + [_int64] * 2  # rows, channels
+        + [_float, _int32, _pointer],  # eps, dtype, stream
     ),
     "sfast_attention": (
         _int32,

@@ -23,7 +23,8 @@ class Impl:
     """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``.
 
     A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over`` is False, that it was
-    the fastest at one size says nothing about another.
+    the fastest at one size says nothing about another. ``behind`` names impls of the same op: where one of them can compute a call, this one
+    is left out, not even measured.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Impl:
     package: str
     function: str = "launch"
     carries_over: bool = True
+    behind: tuple[str, ...] = ()
 
     def load(self) -> ModuleType:
         """Import the impl's module.

@@ -90,8 +90,15 @@ class _Fitting:
         """Those of ``op``, in its order, for arguments as meta tensors."""
         look = (op.name, _look(args), _look(tuple(kwargs.items())))
         if look not in self._known:
-            self._known[look] = tuple(impl for impl in op.impls if self._fits(op, impl, args, kwargs))
+            fitting = [impl for impl in op.impls if self._fits(op, impl, args, kwargs)]
+            self._known[look] = tuple(impl for impl in fitting if not self._stands_behind(op, impl, fitting))
         return self._known[look]
+
+    def _stands_behind(self, op: Op, impl: Impl, fitting: list[Impl]) -> bool:
+        before = [other.name for other in fitting if other.name in impl.behind]
+        if before:
+            self._refused.setdefault(op.name, {}).setdefault(impl.name, f"{impl.name}: {before[0]} can do it")
+        return bool(before)
 
     def _fits(self, op: Op, impl: Impl, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if any(fnmatch(f"{op.name}.{impl.name}", pattern) for pattern in self._disabled):

@@ -64,7 +64,7 @@ def test_attention_has_code_for_hopper_alone_and_its_status_can_tell(compiled: t
         ({"queries": 2**31 - 1}, "cudaErrorInvalidValue"),
         ({"keys": 0}, "cudaErrorInvalidValue"),
         ({"heads": 40000}, "cudaErrorInvalidValue"),
-        ({"head": 64}, "cudaErrorInvalidValue"),
+        ({"head": 80}, "cudaErrorInvalidValue"),
         ({"dtype": load.DTYPES[torch.float32]}, "cudaErrorInvalidValue"),
         ({"out": 2}, "cudaErrorMisalignedAddress"),
     ],
@@ -76,6 +76,30 @@ def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], chan
     strides = (ctypes.c_int64 * 3)(40, 160, 1280)
     counts = [2, sizes["heads"], sizes["queries"], sizes["keys"], sizes["head"]]
     status = library.sfast_attention(16, strides, 16, strides, 16, strides, sizes["out"], *counts, 0.158, sizes["dtype"], None)
+    assert load.error_name(library, status) == error
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"rows": 0}, "cudaSuccess"),
+        ({"rows": -1}, "cudaErrorInvalidValue"),
+        ({"rows": 2**40}, "cudaErrorInvalidValue"),
+        ({"channels": 316}, "cudaErrorInvalidValue"),
+        ({"channels": 8 * 7}, "cudaErrorInvalidValue"),
+        ({"channels": 8 * 1024 * 5}, "cudaErrorInvalidValue"),
+        ({"residual": None}, "cudaErrorInvalidValue"),
+        ({"residual": None, "sum": None}, "cudaErrorInvalidValue"),
+        ({"sum": 8}, "cudaErrorMisalignedAddress"),
+        ({"dtype": 3}, "cudaErrorInvalidValue"),
+    ],
+    ids=str,
+)
+def test_add_layer_norm_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int | None], error: str) -> None:
+    library = load.open_library(compiled[0])
+    sizes = {"residual": 16, "sum": 16, "rows": 4, "channels": 320, "dtype": load.DTYPES[torch.float16]} | changed
+    counts = [sizes["rows"], sizes["channels"]]
+    status = library.sfast_add_layer_norm(16, sizes["residual"], 16, None, None, sizes["sum"], 16, *counts, 1e-5, sizes["dtype"], None)
     assert load.error_name(library, status) == error
 
 

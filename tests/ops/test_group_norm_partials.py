@@ -7,7 +7,7 @@ import torch
 
 from sfast_core.ops.group_norm_act import group_norm_act
 
-triton_impl = pytest.importorskip("sfast_core.ops.group_norm_act.triton_impl", reason="needs Triton")
+triton_two_impl = pytest.importorskip("sfast_core.ops.group_norm_act.triton_two_impl", reason="needs Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # batch, channels, groups, height, width
@@ -44,7 +44,7 @@ def test_statistics(name: str, add: bool) -> None:
     """Each chunk's mean and sum of squared deviations are those of its rows; the chunks cover the image."""
     x, groups = _image(name)
     channel_add = _channel_add(x) if add else None
-    partials = triton_impl.statistics(triton_impl.Image(x), groups, channel_add)
+    partials = triton_two_impl.statistics(triton_two_impl.Image(x), groups, channel_add)
     values = x.double() if channel_add is None else x.double() + channel_add.double()[:, :, None, None]
     rows = values.flatten(2).unflatten(1, (groups, -1)).permute(0, 1, 3, 2)  # [B, G, HW, C / G]
     chunks = rows.split(partials.chunk_rows, dim=2)
@@ -63,25 +63,25 @@ def test_apply(name: str) -> None:
     channel_add = _channel_add(x)
     weight, bias = channel_add[0] + 1.0, channel_add[0].flip(0)
     out = torch.empty_like(x)
-    partials = triton_impl.statistics(triton_impl.Image(x), groups, channel_add)
-    triton_impl.apply(triton_impl.Image(x), groups, weight, bias, 1e-5, "silu", channel_add, partials, out)
+    partials = triton_two_impl.statistics(triton_two_impl.Image(x), groups, channel_add)
+    triton_two_impl.apply(triton_two_impl.Image(x), groups, weight, bias, 1e-5, "silu", channel_add, partials, out)
     truth = group_norm_act(x.double(), groups, weight.double(), bias.double(), 1e-5, "silu", channel_add.double())
     torch.testing.assert_close(out.double(), truth, rtol=1e-5, atol=1e-5)
 
 
 def test_apply_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of ``apply`` that takes several tiles of rows, the last of them not full."""
-    monkeypatch.setattr(triton_impl, "APPLY_PROGRAMS", 3)
+    monkeypatch.setattr(triton_two_impl, "APPLY_PROGRAMS", 3)
     x, groups = _image("three-chunks")
     out = torch.empty_like(x)
-    triton_impl.apply(triton_impl.Image(x), groups, None, None, 1e-5, "none", None, triton_impl.statistics(triton_impl.Image(x), groups, None), out)
+    triton_two_impl.apply(triton_two_impl.Image(x), groups, None, None, 1e-5, "none", None, triton_two_impl.statistics(triton_two_impl.Image(x), groups, None), out)
     torch.testing.assert_close(out.double(), group_norm_act(x.double(), groups, None, None, 1e-5), rtol=1e-5, atol=1e-5)
 
 
 def test_statistics_far_from_zero() -> None:
     """A mean of 10,000 standard deviations leaves the variance its digits: float32 rounds the mean to 3e-4, 6e-4 of a deviation."""
     x, groups = _image("three-chunks", mean=5000.0, std=0.5)
-    partials = triton_impl.statistics(triton_impl.Image(x), groups, None)
+    partials = triton_two_impl.statistics(triton_two_impl.Image(x), groups, None)
     variance = x.double().unflatten(1, (groups, -1)).flatten(2).var(2, correction=0)
     chunk_variance = partials.m2.double().sum(2) / (x.shape[1] // groups * x.shape[2] * x.shape[3])
     torch.testing.assert_close(chunk_variance, variance, rtol=2e-2, atol=0.0)
@@ -93,21 +93,21 @@ def test_statistics_far_from_zero() -> None:
 def test_cut(group_channels: int, groups: int, rows: int) -> None:
     """Blocks hold whole groups, chunks cover the rows, and there are no more of them than ``apply`` reads."""
     for batch in (1, 2, 9):
-        cut = triton_impl.cut(batch, groups * group_channels, groups, rows)
+        cut = triton_two_impl.cut(batch, groups * group_channels, groups, rows)
         assert 1 <= cut.block_groups <= groups
-        assert cut.block_groups * group_channels <= cut.block_c <= triton_impl.STATISTICS_ELEMENTS
-        assert 1 <= cut.chunks <= triton_impl.MAX_CHUNKS
+        assert cut.block_groups * group_channels <= cut.block_c <= triton_two_impl.STATISTICS_ELEMENTS
+        assert 1 <= cut.chunks <= triton_two_impl.MAX_CHUNKS
         assert (cut.chunks - 1) * cut.chunk_rows < rows <= cut.chunks * cut.chunk_rows
 
 
 @pytest.mark.parametrize("channels", [320, 640, 960, 1280, 1920, 2560])
 def test_cut_is_aligned(channels: int) -> None:
     """At the models' channel counts every block starts at a multiple of 8 channels, so that loads are 16 bytes wide."""
-    cut = triton_impl.cut(2, channels, 32, 64 * 64)
+    cut = triton_two_impl.cut(2, channels, 32, 64 * 64)
     assert cut.block_groups * (channels // 32) % 8 == 0
 
 
 def test_cut_of_one_large_image() -> None:
     """The VAE's last blocks, 128 channels of one image, still occupy a large GPU."""
-    cut = triton_impl.cut(1, 128, 32, 1 << 20)
+    cut = triton_two_impl.cut(1, 128, 32, 1 << 20)
     assert -(-32 // cut.block_groups) * cut.chunks >= 256

@@ -1,21 +1,35 @@
-"""Where two kernels of Triton's are left out, because one in clusters of blocks is known to be faster."""
+"""Which GroupNorms are candidates for which maps."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx import Graph
 
 from sfast_core.native import load
+from sfast_core.ops.group_norm_act import OP, group_norm_act
+from sfast_core.rewrite import select_impls
 from sfast_core.target import Target
 from tests.targets import A100, H100
 
-impl = pytest.importorskip("sfast_core.ops.group_norm_act.triton_impl", reason="needs Triton")
+pytest.importorskip("triton", reason="needs Triton")
 
 
-def reason(target: Target, *shape: int) -> str | None:
-    x, affine = torch.empty(shape, dtype=torch.float16, device="meta"), torch.empty(shape[1], dtype=torch.float16, device="meta")
-    result: str | None = impl.why_not(target, x, 32, affine, affine, 1e-5, "silu")
-    return result
+def candidates(target: Target, *shape: int, disabled: tuple[str, ...] = ()) -> list[str]:
+    graph = Graph()
+    x, affine = graph.placeholder("x"), graph.placeholder("affine")
+    x.meta["val"] = torch.empty(shape, dtype=torch.float16, device="meta")
+    affine.meta["val"] = torch.empty(shape[1], dtype=torch.float16, device="meta")
+    graph.call_function(group_norm_act, (x, 32, affine, affine, 1e-5, "silu"))
+    graph.output(())
+    found: list[str] = []
+
+    def choose(calls: list[object]) -> list[str]:
+        found.extend(impl.name for impl in calls[0].impls)  # type: ignore[attr-defined]
+        return ["reference"]
+
+    select_impls(graph, [OP], target, disabled, choose)
+    return found
 
 
 @pytest.fixture
@@ -24,19 +38,28 @@ def built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("built")
-def test_two_kernels_are_left_out_where_clusters_can() -> None:
-    assert reason(H100, 2, 1280, 24, 20) == "groups of 24 x 20 x 40 take two kernels, and one in clusters is faster"
-    assert "one in clusters" in (reason(H100, 2, 320, 64, 64) or "")
+@pytest.mark.parametrize(
+    ("target", "shape", "expected"),
+    [
+        (H100, (2, 1280, 16, 16), ["triton", "cuda", "cuda_cluster"]),
+        (H100, (2, 1280, 24, 20), ["cuda", "cuda_cluster"]),
+        (H100, (2, 1280, 64, 64), ["cuda", "cuda_cluster"]),
+        (H100, (2, 960, 128, 128), ["cuda"]),
+        (A100, (2, 1280, 64, 64), ["cuda"]),
+    ],
+    ids=str,
+)
+def test_two_kernels_of_tritons_are_never_compiled_where_the_extension_is(target: Target, shape: tuple[int, ...], expected: list[str]) -> None:
+    assert candidates(target, *shape) == expected
 
 
 @pytest.mark.usefixtures("built")
-def test_the_rest_stays() -> None:
-    assert reason(H100, 2, 1280, 16, 16) is None, "one kernel does it"
-    assert reason(H100, 2, 320, 96, 80) is None, "clusters aren't known to be faster"
-    assert reason(H100, 2, 128, 64, 64) is None, "groups of 4 channels are no whole packs: clusters can't"
-    assert reason(A100, 2, 1280, 32, 32) is None
+def test_they_stand_in_where_the_extension_is_turned_off() -> None:
+    assert candidates(H100, 2, 1280, 64, 64, disabled=("group_norm_act.cuda*",)) == ["triton_two"]
+    assert candidates(H100, 2, 1280, 64, 64, disabled=("group_norm_act.cuda",)) == ["cuda_cluster"]
 
 
-def test_without_the_extension_triton_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_stand_in_where_it_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "why_not", lambda device, status_of="": "it isn't built")
-    assert reason(H100, 2, 1280, 32, 32) is None
+    assert candidates(H100, 2, 1280, 64, 64) == ["triton_two"]
+    assert candidates(H100, 2, 1280, 16, 16) == ["triton"]

@@ -117,7 +117,7 @@ def meaning(x: torch.Tensor) -> torch.Tensor:
 
 def impl(name: str, reason: str | None = None) -> Any:
     asked: list[Any] = []
-    return SimpleNamespace(name=name, launch=lambda x: x * 3, asked=asked, why_not=lambda target, *args: asked.append(args) or reason)
+    return SimpleNamespace(name=name, behind=(), launch=lambda x: x * 3, asked=asked, why_not=lambda target, *args: asked.append(args) or reason)
 
 
 def selected(impls: tuple[Any, ...], target: Target, disabled: tuple[str, ...] = (), choose: Any = None) -> tuple[Any, torch.fx.Graph]:

@@ -10,5 +10,5 @@ __all__ = ["OP", "add_layer_norm"]
 OP = Op(
     name="add_layer_norm",
     reference=add_layer_norm,
-    impls=(Impl("triton", ".triton_impl", __package__),),
+    impls=(Impl("cuda", ".cuda_impl", __package__), Impl("triton", ".triton_impl", __package__)),
 )

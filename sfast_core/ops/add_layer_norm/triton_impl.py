@@ -10,6 +10,7 @@ import triton.language as tl
 
 from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
+from .constraints import why_not_sum
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -78,20 +79,10 @@ def why_not(
     x_bias: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias):
+    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias) or why_not_sum(x, residual, x_bias):
         return reason
-    if x.dim() == 0:
-        return "x has no dimension"
     if x.shape[-1] > MAX_CHANNELS:
         return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
-    if residual is not None and residual.shape != x.shape:
-        return f"residual of shape {tuple(residual.shape)} is broadcast to {tuple(x.shape)}"
-    if residual is not None and residual.dtype != x.dtype:
-        return f"residual is {residual.dtype}, x is {x.dtype}"
-    if x_bias is not None and residual is None:
-        return "x_bias without a residual"
-    if x_bias is not None and (x_bias.dtype != x.dtype or x_bias.shape != x.shape[-1:]):
-        return f"x_bias is {list(x_bias.shape)} {x_bias.dtype}, must be {list(x.shape[-1:])} {x.dtype}"
     return None
 
 

@@ -9,7 +9,7 @@ import torch
 from ...native import load
 from ..constraints import why_no_cuda
 from .constraints import why_not_arguments
-from .reference import channels_of, joined
+from .reference import channels_of
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -63,11 +63,10 @@ def launch(
         ExtensionError: CUDA refused a kernel.
     """
     library = load.library()
-    x = joined(x, tail)
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
-    x = x.contiguous(memory_format=torch.channels_last)
-    out = torch.empty_like(x, memory_format=torch.channels_last)
-    n, c, h, w = x.shape
+    x, tail = (None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (x, tail))
+    n, c, h, w = x.shape[0], channels_of(x, tail), x.shape[2], x.shape[3]
+    out = torch.empty((n, c, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
     channel_add, add_stride = addend(channel_add)
     with torch.cuda.device_of(x):
@@ -75,6 +74,8 @@ def launch(
         workspace = torch.empty(workspace_bytes // 4, dtype=torch.float32, device=x.device)
         status = library.sfast_group_norm_act(
             x.data_ptr(),
+            None if tail is None else tail.data_ptr(),
+            c - x.shape[1],
             out.data_ptr(),
             *load.vector(weight),
             *load.vector(bias),

@@ -1,0 +1,21 @@
+// What the host's side of every kernel asks of CUDA.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace sfast {
+
+// An error that is told to the caller, so not to be found by the next launch.
+inline cudaError_t told(cudaError_t error) {
+    if (error != cudaSuccess) cudaGetLastError();
+    return error;
+}
+
+// How many the current device has.
+inline cudaError_t multiprocessors(int* count) {
+    int device = 0;
+    const cudaError_t error = cudaGetDevice(&device);
+    return told(error != cudaSuccess ? error : cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device));
+}
+
+}  // namespace sfast

@@ -1,0 +1,86 @@
+"""Residual addition and LayerNorm in one kernel of the CUDA extension, for which nothing is compiled at run time.
+
+H100, fp16, us, with a residual, in L2: 2048x1280 5.4, Triton's kernel 5.7; 8192x320 5.3 and 5.8; 128x1280 2.8 and 2.4. Within SDXL 6.6 and 7.6.
+The kernel is in ``csrc/add_layer_norm.cu``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...native import load
+from ..constraints import why_no_cuda, why_not_dtypes
+from .constraints import why_not_sum
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+PACK_BYTES = 16
+MOST_PACKS = 5  #: of a thread
+MOST_THREADS = 512  #: of a row
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    x_bias: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_cuda(target) or why_not_dtypes(x=x) or why_not_sum(x, residual, x_bias):
+        return reason
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != x.dtype:
+            return f"{name} is {tensor.dtype}, x is {x.dtype}"
+    packs, rest = divmod(x.shape[-1] * x.element_size(), PACK_BYTES)
+    threads = 1
+    while packs > MOST_PACKS * threads and packs % (2 * threads) == 0:
+        threads *= 2
+    if rest or packs == 0 or packs > MOST_PACKS * threads or threads > MOST_THREADS:
+        return f"rows of {x.shape[-1]} channels are not 1 to {MOST_PACKS} times a power of two, {MOST_THREADS} at most, of {PACK_BYTES} bytes"
+    return load.why_not(target.device)
+
+
+def launch(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    x_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`.reference.add_layer_norm`.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernel.
+    """
+    library = load.library()
+    rows_in = _packs(x)
+    out = torch.empty_like(rows_in)
+    total = None if residual is None else torch.empty_like(rows_in)
+    read = [None if tensor is None else _packs(tensor) for tensor in (residual, x_bias, weight, bias)]
+    with torch.cuda.device_of(x):
+        status = library.sfast_add_layer_norm(
+            rows_in.data_ptr(),
+            *(None if tensor is None else tensor.data_ptr() for tensor in (*read, total)),
+            out.data_ptr(),
+            x.numel() // max(1, x.shape[-1]),
+            x.shape[-1],
+            eps,
+            load.DTYPES[x.dtype],
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )
+    load.check(status, f"add_layer_norm for x {tuple(x.shape)} {x.dtype}")
+    return x if total is None else total, out
+
+
+def _packs(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` contiguous and beginning on 16 bytes, copied only where it is not."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % PACK_BYTES == 0 else tensor.clone()
