@@ -6,23 +6,43 @@
 namespace sfast {
 namespace {
 
-constexpr int kHead = 40;  // SD1.5's at 64x64
+constexpr int kPair = 2;         // blocks of a cluster
+constexpr int kPairedTiles = 8;  // of keys, at least: with fewer a pair saves less than it takes to put its sums together
 
 // A map of [images, heads, rows, head], whose rows, heads and images lie `strides` apart, in boxes of `box_rows` rows.
 cudaError_t encode_heads(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* data, int64_t images, int64_t heads,
-                         int64_t rows, const int64_t* strides, int box_rows) {
-    return encode_map<4>(encoder, map, dtype, data, {kHead, rows, heads, images}, {strides[0], strides[1], strides[2]},
+                         int64_t rows, int64_t head, const int64_t* strides, int box_rows) {
+    return encode_map<4>(encoder, map, dtype, data, {head, rows, heads, images}, {strides[0], strides[1], strides[2]},
                          {kRowBytes / 2, box_rows, 1, 1});
 }
 
-template <typename T>
-cudaError_t launch_attention(const AttentionArguments& arguments, int64_t images, cudaStream_t stream) {
+// How many of `tiles` blocks compute alone: full rounds, and what is left behind them unless pairs get it done in half a round.
+int alone(int tiles, int64_t keys, int multiprocessors) {
+    const int left = tiles % multiprocessors;
+    return keys >= kPairedTiles * kKeys && left <= multiprocessors / kPair ? tiles - left : tiles;
+}
+
+template <typename T, int kHead>
+cudaError_t launch_attention(const AttentionArguments& arguments, cudaStream_t stream) {
     auto* const kernel = attention_kernel<T, kHead>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Block<kHead>::kSharedBytes);
     if (error != cudaSuccess) return told(error);
-    const unsigned blocks = unsigned((int64_t(arguments.queries) + kBlockQueries - 1) / kBlockQueries);
-    kernel<<<dim3(blocks, unsigned(images * arguments.heads)), kBlockThreads, kSharedBytes, stream>>>(arguments);
-    return told(cudaGetLastError());
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {kPair, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(unsigned((arguments.alone + 1) / kPair + arguments.tiles - arguments.alone) * kPair);
+    config.blockDim = dim3(Block<kHead>::kThreads);
+    config.dynamicSmemBytes = Block<kHead>::kSharedBytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return told(cudaLaunchKernelEx(&config, kernel, arguments));
+}
+
+template <typename T>
+cudaError_t launch_head(const AttentionArguments& arguments, int64_t head, cudaStream_t stream) {
+    return head == 40 ? launch_attention<T, 40>(arguments, stream) : launch_attention<T, 64>(arguments, stream);
 }
 
 }  // namespace
@@ -31,7 +51,7 @@ cudaError_t launch_attention(const AttentionArguments& arguments, int64_t images
 SFAST_API int32_t sfast_attention_status(void) {
     using namespace sfast;
     cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, attention_kernel<__half, kHead>);
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, attention_kernel<__half, 64>);
     if (error != cudaSuccess) return told(error);
     if (attributes.sharedSizeBytes == 0) return cudaErrorNoKernelImageForDevice;  // empty: made for another architecture
     TensorMapEncoder encoder;
@@ -46,30 +66,39 @@ SFAST_API int32_t sfast_attention(
     int64_t images, int64_t heads, int64_t queries, int64_t keys, int64_t head,
     float scale, int32_t dtype, void* stream) {
     using namespace sfast;
-    if (head != kHead || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
+    if ((head != 40 && head != 64) || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
     if (images < 0 || heads < 0 || queries < 0 || keys <= 0 || heads > 65535 || images * heads > 65535) return cudaErrorInvalidValue;
-    if (queries > INT32_MAX - kBlockQueries || keys > INT32_MAX - kKeys) return cudaErrorInvalidValue;
+    if (queries > INT32_MAX - Block<40>::kQueries || keys > INT32_MAX - kKeys) return cudaErrorInvalidValue;
     if (reinterpret_cast<uintptr_t>(out) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
     if (images * heads * queries == 0) return cudaSuccess;
+    const int64_t tile = head == 40 ? Block<40>::kQueries : Block<64>::kQueries;
+    const int64_t head_tiles = (queries + tile - 1) / tile, tiles = images * heads * head_tiles;
+    if (tiles > INT32_MAX / kPair) return cudaErrorInvalidValue;
 
     TensorMapEncoder encoder;
     cudaError_t error = tensor_map_encoder(&encoder);
     if (error != cudaSuccess) return error;
+    int sm_count = 0;
+    error = multiprocessors(&sm_count);
+    if (error != cudaSuccess) return error;
     AttentionArguments arguments{};
-    error = encode_heads(encoder, &arguments.q, dtype, q, images, heads, queries, q_strides, kGroupQueries);
+    error = encode_heads(encoder, &arguments.q, dtype, q, images, heads, queries, head, q_strides, kGroupQueries);
     if (error != cudaSuccess) return error;
-    error = encode_heads(encoder, &arguments.k, dtype, k, images, heads, keys, k_strides, kKeys);
+    error = encode_heads(encoder, &arguments.k, dtype, k, images, heads, keys, head, k_strides, kKeys);
     if (error != cudaSuccess) return error;
-    error = encode_heads(encoder, &arguments.v, dtype, v, images, heads, keys, v_strides, kKeys);
+    error = encode_heads(encoder, &arguments.v, dtype, v, images, heads, keys, head, v_strides, kKeys);
     if (error != cudaSuccess) return error;
     arguments.out = out;
     arguments.heads = int(heads);
     arguments.queries = int(queries);
     arguments.keys = int(keys);
+    arguments.head_tiles = int(head_tiles);
+    arguments.tiles = int(tiles);
+    arguments.alone = alone(int(tiles), keys, sm_count);
     arguments.factor = scale * 1.4426950408889634f;
     auto* const queue = static_cast<cudaStream_t>(stream);
-    if (dtype == SFAST_FLOAT16) return launch_attention<__half>(arguments, images, queue);
-    return launch_attention<__nv_bfloat16>(arguments, images, queue);
+    if (dtype == SFAST_FLOAT16) return launch_head<__half>(arguments, head, queue);
+    return launch_head<__nv_bfloat16>(arguments, head, queue);
 }
 
 #else  // CUDA 11 has neither tensor maps nor wgmma

@@ -2,10 +2,17 @@
 //
 // Heads of 40 are padded to 64 by other kernels. Here TMA brings 40 columns, and zeros into the rest of a row of 128 bytes, so that a row
 // of shared memory is one swizzled row: the scores take 3 steps of wgmma along the head instead of 4, the values a wgmma of 40 columns.
+// Heads of 64 fill such a row.
 //
-// A block has 256 queries of one head, 64 to a warpgroup, whose scores with 128 keys at a time never leave registers. One thread of a
-// fifth warpgroup loads keys and values, kStages tiles ahead. The warpgroups take turns with the tensor cores: without the turns they
-// would all multiply, and then all exponentiate, at the same time (H100, 2 x 8 heads, 4096 tokens: 124 us without, 118 with; cuDNN 157).
+// A block has 256 queries of one head, or 192 where heads are wider, 64 to a warpgroup, whose scores with 128 keys at a time never leave
+// registers. One thread of a further warpgroup loads keys and values, kStages tiles ahead. The warpgroups take turns with the tensor cores:
+// without the turns they would all multiply, and then all exponentiate, at the same time (H100, 2 x 8 heads of 40, 4096 tokens: 124 us
+// without, 118 with; cuDNN 157).
+//
+// A multiprocessor has one block at a time, so that 440 tiles of queries on 132 multiprocessors would take as long as 528. What is left
+// behind the last full round, if it is half a round at most, goes to pairs of blocks: clusters whose blocks have the same queries, half of the
+// keys each, and put their sums together through shared memory (2 x 10 heads of 64, 4096 tokens: 209 us without, 189 with; cuDNN 183; 3952
+// tokens: 184; cuDNN 201). All blocks are in clusters of two; those of full rounds don't know of it.
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
@@ -22,29 +29,37 @@ namespace sfast {
 namespace {
 
 constexpr int kWarpgroup = 128;  // threads
-constexpr int kComputing = 4;    // warpgroups that compute
-constexpr int kBlockThreads = (kComputing + 1) * kWarpgroup;
 constexpr int kGroupQueries = 64;
-constexpr int kBlockQueries = kComputing * kGroupQueries;
 constexpr int kKeys = 128;  // of a tile
 constexpr int kStages = 4;  // tiles of keys, and of values, that fit into shared memory
 constexpr int kRowBytes = hopper::kSwizzleBytes;
 constexpr int kGroupBytes = kGroupQueries * kRowBytes;
 constexpr int kTileBytes = kKeys * kRowBytes;
-constexpr int kSharedBytes = hopper::kSwizzleAtomBytes + kComputing * kGroupBytes + 2 * kStages * kTileBytes;
+
+// What the size of a head decides. A thread that computes needs 64 registers for scores and half a head for the sum: heads of 64 leave four
+// warpgroups too few of the 65536 that a multiprocessor has. What they ask for is what all had at the start, 96 or 128 each.
+template <int kHead>
+struct Block {
+    static constexpr int kComputing = kHead == 40 ? 4 : 3;  // warpgroups
+    static constexpr int kThreads = (kComputing + 1) * kWarpgroup;
+    static constexpr int kQueries = kComputing * kGroupQueries;
+    static constexpr int kComputingRegisters = kComputing == 4 ? 112 : 160;
+    static constexpr int kLoadingRegisters = kComputing == 4 ? 24 : 32;
+    static constexpr int kSharedBytes = hopper::kSwizzleAtomBytes + kComputing * kGroupBytes + 2 * kStages * kTileBytes;
+};
 
 struct AttentionArguments {
     CUtensorMap q, k, v;
     void* out;  // [batch, queries, heads, head]
     int heads, queries, keys;
+    int head_tiles;  // of a block's queries, to a head
+    int alone;       // tiles that are a block's; those behind them, of `tiles`, are a pair's
+    int tiles;
     float factor;  // scale * log2(e)
 };
 
 #ifdef SFAST_HOPPER
 
-// 65536 registers are 102 for each of 640 threads, of which 96 can be had; 4 * 112 + 24 <= 5 * 96.
-constexpr int kComputingRegisters = 112;
-constexpr int kLoadingRegisters = 24;
 constexpr int kFirstTurn = 1;  // the named barrier of the first warpgroup's turn; 0 is __syncthreads'
 
 __device__ __forceinline__ float exp2_of(float x) {
@@ -68,19 +83,22 @@ __device__ __forceinline__ uint32_t rounded<__nv_bfloat16>(float low, float high
 
 #define SFAST_FOUR(array, i) "+f"(array[i]), "+f"(array[i + 1]), "+f"(array[i + 2]), "+f"(array[i + 3])
 #define SFAST_SIXTEEN(array, i) SFAST_FOUR(array, i), SFAST_FOUR(array, i + 4), SFAST_FOUR(array, i + 8), SFAST_FOUR(array, i + 12)
+#define SFAST_FIRST_32                                                         \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "   \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SFAST_LAST_32                                                              \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // scores [64, 128] = (accumulate ? scores : 0) + q [64, 16] @ k [128, 16]^T, by a warpgroup. Thread t has of it, for j in 0..15, the
 // columns 8 j + 2 (t % 4) and the next one: scores[4 j] and scores[4 j + 1] of row 16 (t / 32) + t % 32 / 4, the next two of the row 8 below.
-#define SFAST_SCORES(TYPE)                                                                                          \
-    asm volatile(                                                                                                   \
-        "{\n\t.reg .pred accumulate;\n\t"                                                                           \
-        "setp.ne.b32 accumulate, %66, 0;\n\t"                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {"                                           \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                    \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                          \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                          \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                         \
-        "%64, %65, accumulate, 1, 1, 0, 0;\n\t}"                                                                    \
+#define SFAST_SCORES(TYPE)                                                 \
+    asm volatile(                                                              \
+        "{\n\t.reg .pred accumulate;\n\t"                                      \
+        "setp.ne.b32 accumulate, %66, 0;\n\t"                                  \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {"      \
+        SFAST_FIRST_32 ", " SFAST_LAST_32 "}, "                                \
+        "%64, %65, accumulate, 1, 1, 0, 0;\n\t}"                               \
         : SFAST_SIXTEEN(scores, 0), SFAST_SIXTEEN(scores, 16), SFAST_SIXTEEN(scores, 32), SFAST_SIXTEEN(scores, 48) \
         : "l"(q), "l"(k), "r"(int32_t(accumulate)))
 
@@ -96,27 +114,47 @@ __device__ __forceinline__ void multiply_keys<__nv_bfloat16>(float (&scores)[64]
 }
 #undef SFAST_SCORES
 
-// sum [64, 40] += weights [64, 16] @ v [16, 40]. Scores of 16 keys, rounded and two to a register, are such weights where they are. The
+// sum [64, head] += weights [64, 16] @ v [16, head]. Scores of 16 keys, rounded and two to a register, are such weights where they are. The
 // rows of v lie as keys' do, but here they are the depth: the last operand has wgmma transpose it.
-#define SFAST_VALUES(TYPE)                                                                            \
+#define SFAST_VALUES_40(TYPE)                                                                         \
     asm volatile(                                                                                     \
         "wgmma.mma_async.sync.aligned.m64n40k16.f32." TYPE "." TYPE " {"                              \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, " \
         "{%20, %21, %22, %23}, %24, 1, 1, 1, 1;"                                                      \
         : SFAST_SIXTEEN(sum, 0), SFAST_FOUR(sum, 16)                                                  \
         : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
+#define SFAST_VALUES_64(TYPE)                                            \
+    asm volatile(                                                        \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" \
+        SFAST_FIRST_32 "}, "                                             \
+        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                         \
+        : SFAST_SIXTEEN(sum, 0), SFAST_SIXTEEN(sum, 16)                  \
+        : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
 
 template <typename T>
 __device__ __forceinline__ void add_values(float (&sum)[20], const uint32_t* weights, uint64_t v);
 template <>
 __device__ __forceinline__ void add_values<__half>(float (&sum)[20], const uint32_t* weights, uint64_t v) {
-    SFAST_VALUES("f16");
+    SFAST_VALUES_40("f16");
 }
 template <>
 __device__ __forceinline__ void add_values<__nv_bfloat16>(float (&sum)[20], const uint32_t* weights, uint64_t v) {
-    SFAST_VALUES("bf16");
+    SFAST_VALUES_40("bf16");
 }
-#undef SFAST_VALUES
+template <typename T>
+__device__ __forceinline__ void add_values(float (&sum)[32], const uint32_t* weights, uint64_t v);
+template <>
+__device__ __forceinline__ void add_values<__half>(float (&sum)[32], const uint32_t* weights, uint64_t v) {
+    SFAST_VALUES_64("f16");
+}
+template <>
+__device__ __forceinline__ void add_values<__nv_bfloat16>(float (&sum)[32], const uint32_t* weights, uint64_t v) {
+    SFAST_VALUES_64("bf16");
+}
+#undef SFAST_VALUES_40
+#undef SFAST_VALUES_64
+#undef SFAST_FIRST_32
+#undef SFAST_LAST_32
 #undef SFAST_SIXTEEN
 #undef SFAST_FOUR
 
@@ -130,14 +168,17 @@ __device__ __forceinline__ void load_rows(uint32_t target, const CUtensorMap& ma
 }
 
 // What is where in shared memory. A tile has two barriers: full, when TMA has brought it; free, when each computing warp is done with it.
+template <int kHead>
 struct AttentionShared {
+    static constexpr int kBarriers = 1 + 4 * kStages;
+
     uint32_t q, k, v;
     uint32_t q_full, k_full, v_full, k_free, v_free;
 
     __device__ __forceinline__ AttentionShared(const void* buffers, const uint64_t* barriers) {
         const uint32_t atom = hopper::kSwizzleAtomBytes;
         q = (hopper::shared_address(buffers) + atom - 1) / atom * atom;
-        k = q + kComputing * kGroupBytes;
+        k = q + Block<kHead>::kComputing * kGroupBytes;
         v = k + kStages * kTileBytes;
         q_full = hopper::shared_address(barriers);
         k_full = q_full + 8;
@@ -146,28 +187,51 @@ struct AttentionShared {
         v_free = k_free + 8 * kStages;
     }
 };
-constexpr int kBarriers = 1 + 4 * kStages;
 
-// Where tile `index` of keys or values lies, and the parity of its phase of the barriers.
+// What a block has to do: some queries of a head, and the tiles of keys [begin, end).
+struct Work {
+    int first, head, image;
+    int begin, end;
+    bool paired;  // the rest of the keys is the other block's of the cluster
+};
+
+// False for a block that has nothing to do, which was started to make the clusters whole.
+template <int kHead>
+__device__ __forceinline__ bool find_work(const AttentionArguments& arguments, int rank, Work& work) {
+    const int alone_blocks = (arguments.alone + 1) / 2 * 2;
+    work.paired = int(blockIdx.x) >= alone_blocks;
+    const int tile = work.paired ? arguments.alone + (int(blockIdx.x) - alone_blocks) / 2 : int(blockIdx.x);
+    if (!work.paired && tile >= arguments.alone) return false;
+    work.first = tile % arguments.head_tiles * Block<kHead>::kQueries;
+    work.head = tile / arguments.head_tiles % arguments.heads;
+    work.image = tile / arguments.head_tiles / arguments.heads;
+    const int all = (arguments.keys + kKeys - 1) / kKeys, half = (all + 1) / 2;
+    work.begin = work.paired && rank == 1 ? half : 0;
+    work.end = work.paired && rank == 0 ? half : all;
+    return true;
+}
+
+// Where the tile that is taken as number `index` lies, keys or values, and the parity of its phase of the barriers.
 struct TilePlace {
     int stage, parity;
     __device__ __forceinline__ explicit TilePlace(int index) : stage(index % kStages), parity(index / kStages % 2) {}
 };
 
-__device__ __forceinline__ void load_all(const AttentionArguments& arguments, const AttentionShared& shared, int first, int head, int image,
-                                         int tiles) {
+template <int kHead>
+__device__ __forceinline__ void load_all(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, const Work& work) {
+    constexpr int kComputing = Block<kHead>::kComputing;
     hopper::barrier_arrive_expecting(shared.q_full, kComputing * kGroupBytes);
     for (int group = 0; group < kComputing; ++group) {
-        load_rows(shared.q + group * kGroupBytes, arguments.q, shared.q_full, first + group * kGroupQueries, head, image);
+        load_rows(shared.q + group * kGroupBytes, arguments.q, shared.q_full, work.first + group * kGroupQueries, work.head, work.image);
     }
-    for (int tile = 0; tile < tiles; ++tile) {
-        const TilePlace at(tile);
+    for (int tile = work.begin; tile < work.end; ++tile) {
+        const TilePlace at(tile - work.begin);
         hopper::barrier_wait(shared.k_free + 8 * at.stage, at.parity ^ 1);
         hopper::barrier_arrive_expecting(shared.k_full + 8 * at.stage, kTileBytes);
-        load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, tile * kKeys, head, image);
+        load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, tile * kKeys, work.head, work.image);
         hopper::barrier_wait(shared.v_free + 8 * at.stage, at.parity ^ 1);
         hopper::barrier_arrive_expecting(shared.v_full + 8 * at.stage, kTileBytes);
-        load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, tile * kKeys, head, image);
+        load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, tile * kKeys, work.head, work.image);
     }
 }
 
@@ -210,25 +274,51 @@ struct QueryGroup {
         for (int i = 0; i < kHead / 2; ++i) sum[i] *= scale[i / 2 % 2];
     }
 
-    // rows: that there are from this thread's first on.
+    // The first of its two rows becomes that of both blocks' keys in the block of rank 0, the second in that of rank 1. `buffer` is where
+    // each block has room for what the other tells it: two floats of each thread, side by side, for each two columns and for top and total.
+    __device__ __forceinline__ void join(uint32_t buffer, int rank, float factor) {
+        constexpr int kPairs = kHead / 8, kStep = Block<kHead>::kComputing * kWarpgroup * 8;
+        const uint32_t own = buffer + threadIdx.x * 8, other = hopper::in_block(own, rank ^ 1);
+        const auto pick = [&](float first, float second) { return rank == 0 ? first : second; };
+        hopper::cluster_sync();  // the other block needs no keys and values any more
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            hopper::store_in_cluster(other + i * kStep, pick(sum[4 * i + 2], sum[4 * i]), pick(sum[4 * i + 3], sum[4 * i + 1]));
+        }
+        hopper::store_in_cluster(other + kPairs * kStep, pick(top[1], top[0]), pick(total[1], total[0]));
+        hopper::cluster_sync();
+        const float2 told = hopper::load_pair(own + kPairs * kStep);  // top and total
+        const float own_top = pick(top[0], top[1]), larger = fmaxf(own_top, told.x);
+        const float scale = exp2_of((own_top - larger) * factor), told_scale = exp2_of((told.x - larger) * factor);
+        const float all = pick(total[0], total[1]) * scale + told.y * told_scale;
+        total[0] = total[1] = all;
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            const float2 more = hopper::load_pair(own + i * kStep);
+            const float low = pick(sum[4 * i], sum[4 * i + 2]) * scale + more.x * told_scale;
+            const float high = pick(sum[4 * i + 1], sum[4 * i + 3]) * scale + more.y * told_scale;
+            sum[4 * i] = sum[4 * i + 2] = low;
+            sum[4 * i + 1] = sum[4 * i + 3] = high;
+        }
+    }
+
+    // Row `row` of its two, if it is one of the `rows` that there are from this thread's first on.
+    template <int kRow>
     __device__ __forceinline__ void store(T* out, int64_t row_stride, int rows) const {
+        float all = total[kRow] + __shfl_xor_sync(~0u, total[kRow], 1);
+        all += __shfl_xor_sync(~0u, all, 2);
+        const float share = 1.f / all;
+        if (8 * kRow >= rows) return;
 #pragma unroll
-        for (int row = 0; row < 2; ++row) {
-            float all = total[row] + __shfl_xor_sync(~0u, total[row], 1);
-            all += __shfl_xor_sync(~0u, all, 2);
-            const float share = 1.f / all;
-            if (8 * row >= rows) continue;
-#pragma unroll
-            for (int i = 2 * row; i < kHead / 2; i += 4) {
-                *reinterpret_cast<uint32_t*>(out + 8 * row * row_stride + i / 4 * 8) = rounded<T>(sum[i] * share, sum[i + 1] * share);
-            }
+        for (int i = 2 * kRow; i < kHead / 2; i += 4) {
+            *reinterpret_cast<uint32_t*>(out + 8 * kRow * row_stride + i / 4 * 8) = rounded<T>(sum[i] * share, sum[i + 1] * share);
         }
     }
 };
 
 template <typename T, int kHead>
-__device__ __forceinline__ void compute(const AttentionArguments& arguments, const AttentionShared& shared, int first, int head, int image,
-                                        int tiles) {
+__device__ __forceinline__ void compute(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, const Work& work, int rank) {
+    constexpr int kComputing = Block<kHead>::kComputing;
     const int group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const uint64_t q = hopper::operand(shared.q + group * kGroupBytes);
     QueryGroup<T, kHead> rows;
@@ -261,7 +351,7 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
     // A turn is a barrier that the warpgroup before arrives at and the one whose turn it is waits at.
     const auto begin_turn = [&] { hopper::named_wait(kFirstTurn + group, 2 * kWarpgroup); };
     const auto end_turn = [&](int tile) {
-        const bool last = tile == tiles - 1 && group == kComputing - 1;  // nobody waits for it
+        const bool last = tile == work.end - 1 && group == kComputing - 1;  // nobody waits for it
         if (!last) hopper::named_arrive(kFirstTurn + (group + 1) % kComputing, 2 * kWarpgroup);
     };
 
@@ -270,11 +360,11 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
     hopper::barrier_wait(shared.k_full, 0);
     begin_turn();
     multiply(0);
-    end_turn(0);
+    end_turn(work.begin);
     free(shared.k_free);
-    rows.soften(arguments.factor, arguments.keys, lane);
-    for (int tile = 1; tile < tiles; ++tile) {
-        const TilePlace at(tile), before(tile - 1);
+    rows.soften(arguments.factor, arguments.keys - work.begin * kKeys, lane);
+    for (int tile = work.begin + 1; tile < work.end; ++tile) {
+        const TilePlace at(tile - work.begin), before(tile - work.begin - 1);
         hopper::barrier_wait(shared.k_full + 8 * at.stage, at.parity);
         hopper::barrier_wait(shared.v_full + 8 * before.stage, before.parity);
         begin_turn();
@@ -285,43 +375,48 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
         free(shared.v_free + 8 * before.stage);
         rows.soften(arguments.factor, arguments.keys - tile * kKeys, lane);
     }
-    const TilePlace last(tiles - 1);
+    const TilePlace last(work.end - work.begin - 1);
     hopper::barrier_wait(shared.v_full + 8 * last.stage, last.parity);
     add(last.stage);
+    if (work.paired) rows.join(shared.k, rank, arguments.factor);
 
-    const int row = first + group * kGroupQueries + warp * 16 + lane / 4;
+    const int row = work.first + group * kGroupQueries + warp * 16 + lane / 4;
     const int64_t row_stride = int64_t(arguments.heads) * kHead;
-    T* out = static_cast<T*>(arguments.out) + (int64_t(image) * arguments.queries + row) * row_stride + head * kHead + lane % 4 * 2;
-    rows.store(out, row_stride, arguments.queries - row);
+    T* out = static_cast<T*>(arguments.out) + (int64_t(work.image) * arguments.queries + row) * row_stride + work.head * kHead + lane % 4 * 2;
+    if (!work.paired || rank == 0) rows.template store<0>(out, row_stride, arguments.queries - row);
+    if (!work.paired || rank == 1) rows.template store<1>(out, row_stride, arguments.queries - row);
 }
 
 #endif
 
 template <typename T, int kHead>
-__global__ void __launch_bounds__(kBlockThreads, 1) attention_kernel(const __grid_constant__ AttentionArguments arguments) {
+__global__ void __launch_bounds__(Block<kHead>::kThreads, 1) attention_kernel(const __grid_constant__ AttentionArguments arguments) {
 #ifdef SFAST_HOPPER
     extern __shared__ uint8_t buffers[];
-    __shared__ uint64_t barriers[kBarriers];
-    const AttentionShared shared(buffers, barriers);
+    using Here = Block<kHead>;
+    using Shared = AttentionShared<kHead>;
+    __shared__ uint64_t barriers[Shared::kBarriers];
+    const Shared shared(buffers, barriers);
     if (threadIdx.x == 0) {
         hopper::barrier_init(shared.q_full, 1);
         for (int stage = 0; stage < kStages; ++stage) {
             hopper::barrier_init(shared.k_full + 8 * stage, 1);
             hopper::barrier_init(shared.v_full + 8 * stage, 1);
-            hopper::barrier_init(shared.k_free + 8 * stage, kComputing * 4);
-            hopper::barrier_init(shared.v_free + 8 * stage, kComputing * 4);
+            hopper::barrier_init(shared.k_free + 8 * stage, Here::kComputing * 4);
+            hopper::barrier_init(shared.v_free + 8 * stage, Here::kComputing * 4);
         }
         hopper::barrier_init_done();
     }
     __syncthreads();
-    const int first = blockIdx.x * kBlockQueries, head = blockIdx.y % arguments.heads, image = blockIdx.y / arguments.heads;
-    const int tiles = (arguments.keys + kKeys - 1) / kKeys;
-    if (threadIdx.x >= kComputing * kWarpgroup) {
-        hopper::shrink_registers<kLoadingRegisters>();
-        if (threadIdx.x == kComputing * kWarpgroup) load_all(arguments, shared, first, head, image, tiles);
+    const int rank = int(hopper::cluster_rank());
+    Work work;
+    if (!find_work<kHead>(arguments, rank, work)) return;
+    if (threadIdx.x >= Here::kComputing * kWarpgroup) {
+        hopper::shrink_registers<Here::kLoadingRegisters>();
+        if (threadIdx.x == Here::kComputing * kWarpgroup) load_all<kHead>(arguments, shared, work);
     } else {
-        hopper::grow_registers<kComputingRegisters>();
-        compute<T, kHead>(arguments, shared, first, head, image, tiles);
+        hopper::grow_registers<Here::kComputingRegisters>();
+        compute<T, kHead>(arguments, shared, work, rank);
     }
 #endif
 }

@@ -1,4 +1,4 @@
-// What a kernel for compute capability 9.0a says in PTX: mbarriers, wgmma. One function an instruction.
+// What a kernel for compute capability 9.0a says in PTX: thread block clusters, mbarriers, wgmma. One function an instruction.
 //
 // Only code under SFAST_HOPPER may call these. Addresses in shared memory are 32-bit. A barrier's phase is waited for by its parity: 0 for
 // its first phase.
@@ -33,6 +33,36 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void named_wait(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+// --- Clusters --------------------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// All threads of the cluster's blocks that are still there meet; what they wrote to shared memory before is seen after.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Where block `rank` of the cluster has what the own block has at `address`.
+__device__ __forceinline__ uint32_t in_block(uint32_t address, uint32_t rank) {
+    uint32_t mapped;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    return mapped;
+}
+
+// Two floats to shared memory of any block of the cluster (an address from in_block), and from the own block's.
+__device__ __forceinline__ void store_in_cluster(uint32_t address, float first, float second) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second) : "memory");
+}
+__device__ __forceinline__ float2 load_pair(uint32_t address) {
+    float2 pair;
+    asm volatile("ld.shared::cta.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(address) : "memory");
+    return pair;
+}
 
 // --- mbarriers -------------------------------------------------------------------------------------------------------------------
 

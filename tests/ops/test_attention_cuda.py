@@ -29,9 +29,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head", [40, 64])
 @pytest.mark.parametrize(("queries", "keys"), [(4096, 4096), (1, 129), (5785, 333)])
-def test_it_takes_heads_of_40(asked: list[str], dtype: torch.dtype, queries: int, keys: int) -> None:
-    assert reason(H100, heads(queries, dtype=dtype), heads(keys, dtype=dtype), scale=0.2) is None
+def test_it_takes_narrow_heads(asked: list[str], dtype: torch.dtype, head: int, queries: int, keys: int) -> None:
+    assert reason(H100, heads(queries, head, dtype), heads(keys, head, dtype), scale=0.2) is None
     assert asked == ["sfast_attention_status"]
 
 
@@ -39,7 +40,7 @@ def test_it_takes_heads_of_40(asked: list[str], dtype: torch.dtype, queries: int
     ("target", "q", "k", "options", "expected"),
     [
         (B200, heads(), heads(), {}, "is for compute capability 9.0, this is 10.0"),
-        (H100, heads(head=64), heads(head=64), {}, "head size 64 is not 40"),
+        (H100, heads(head=80), heads(head=80), {}, "head size 80 is not one of (40, 64)"),
         (H100, heads(), heads(77), {}, "77 keys are fewer than 129"),
         (H100, heads(), heads(), {"scale": 0.0}, "scale is 0.0, must be positive"),
         (H100, heads(), heads(), {"is_causal": True}, "causal attention is not supported"),

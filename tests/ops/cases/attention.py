@@ -77,10 +77,18 @@ CASES = [
     Case("several-blocks", _cross(1, 1, 421, 77, 64)),
     Case("several-blocks-wide", _cross(1, 2, 200, 100, 128)),
     Case("one-query", _cross(3, 2, 1, 77, 64)),
-    Case("head-40", _packed(1, 2, 520, 40)),
-    Case("head-40-ends", _cross(2, 3, 300, 333, 40, scale=0.2)),
-    Case("head-40-peaked", _cross(1, 2, 70, 400, 40, spread=4.0)),
-    Case("head-40-contiguous", _contiguous(2, 2, 257, 129, 40)),
+    *(
+        case
+        for depth in (40, 64)
+        for case in (
+            Case(f"head-{depth}", _packed(1, 2, 520, depth)),
+            Case(f"head-{depth}-ends", _cross(2, 3, 300, 333, depth, scale=0.2)),
+            Case(f"head-{depth}-peaked", _cross(1, 2, 70, 400, depth, spread=4.0)),
+            Case(f"head-{depth}-contiguous", _contiguous(2, 2, 257, 129, depth)),
+            Case(f"head-{depth}-pairs", _cross(1, 3, 200, 1100, depth)),  # blocks of the CUDA kernel share the keys, and not evenly
+            Case(f"head-{depth}-pairs-peaked", _cross(1, 1, 70, 1024, depth, spread=4.0)),
+        )
+    ),
     Case("scale", _cross(2, 3, 50, 77, 40, scale=0.03)),
     Case("peaked", _cross(2, 2, 50, 77, 64, spread=4.0)),
     Case("contiguous", _contiguous(2, 2, 50, 77, 64)),
