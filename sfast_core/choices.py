@@ -21,6 +21,8 @@ import torch
 from .target import Target
 
 _FORMAT = 2
+#: Times larger or smaller, for a choice to be taken over. At four SD1.5 took over SDXL's at 128x128 for its own 64x64: 5.42 ms instead of 5.21.
+_NEAR = 2
 
 
 def cache_folder() -> Path | None:
@@ -77,8 +79,9 @@ class Choices:
         return choice.impl if choice else None
 
     def near(self, family: str, size: int) -> str | None:
-        """The impl chosen for the call of ``family`` that is nearest in size, at most four times larger or smaller."""
-        alike = [choice for choice in self._choices.values() if choice.family == family and size <= 4 * choice.size and choice.size <= 4 * size]
+        """The impl chosen for the call of ``family`` that is nearest in size, if it is near."""
+        family_sizes = (choice for choice in self._choices.values() if choice.family == family)
+        alike = [choice for choice in family_sizes if size <= _NEAR * choice.size and choice.size <= _NEAR * size]
         return min(alike, key=lambda choice: (max(choice.size, size) / min(choice.size, size), choice.key)).impl if alike else None
 
     def add(self, choices: Iterable[Choice]) -> None:

@@ -35,9 +35,10 @@ def test_what_is_added_is_found_again(tmp_path: Path) -> None:
 def test_the_nearest_in_size_of_the_same_family_decides(tmp_path: Path) -> None:
     Choices(tmp_path / "c").add([choice("a", "small", size=100), choice("b", "large", size=1000), choice("c", "other", "g", 400)])
     choices = Choices(tmp_path / "c")
-    assert [choices.near("f", size) for size in (100, 150, 700, 4000)] == ["small", "small", "large", "large"]
-    assert choices.near("f", 24) is None and choices.near("f", 4001) is None and choices.near("h", 100) is None
-    assert choices.near("g", 100) == "other"
+    assert [choices.near("f", size) for size in (100, 150, 700, 2000)] == ["small", "small", "large", "large"]
+    assert choices.near("f", 49) is None and choices.near("f", 2001) is None and choices.near("h", 100) is None
+    assert choices.near("f", 300) is None, "three times the one, a third of the other"
+    assert choices.near("g", 200) == "other"
 
 
 def test_two_processes_keep_each_others_choices(tmp_path: Path) -> None:
