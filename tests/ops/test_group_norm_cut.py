@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sfast_core.ops.group_norm_act.cuda_cluster_impl import MOST_BLOCKS, OWN_BYTES, PACK_BYTES, Cut, cut, why_not
+from sfast_core.ops.group_norm_act.cuda_cluster_impl import MOST_BLOCKS, OWN_BYTES, Cut, cut, why_not
+from sfast_core.ops.packs import PACK_BYTES
 from tests.targets import A100, H100
 
 

@@ -12,12 +12,12 @@ import torch
 
 from ...native import load
 from ..constraints import why_no_cuda, why_not_dtypes
+from ..packs import PACK_BYTES, dense
 from .constraints import why_not_sum
 
 if TYPE_CHECKING:
     from ...target import Target
 
-PACK_BYTES = 16
 MOST_PACKS = 5  #: of a thread
 MOST_THREADS = 512  #: of a row
 
@@ -61,10 +61,10 @@ def launch(
         ExtensionError: CUDA refused the kernel.
     """
     library = load.library()
-    rows_in = _packs(x)
+    rows_in = dense(x)
     out = torch.empty_like(rows_in)
     total = None if residual is None else torch.empty_like(rows_in)
-    read = [None if tensor is None else _packs(tensor) for tensor in (residual, x_bias, weight, bias)]
+    read = [None if tensor is None else dense(tensor) for tensor in (residual, x_bias, weight, bias)]
     with torch.cuda.device_of(x):
         status = library.sfast_add_layer_norm(
             rows_in.data_ptr(),
@@ -78,9 +78,3 @@ def launch(
         )
     load.check(status, f"add_layer_norm for x {tuple(x.shape)} {x.dtype}")
     return x if total is None else total, out
-
-
-def _packs(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` contiguous and beginning on 16 bytes, copied only where it is not."""
-    tensor = tensor.contiguous()
-    return tensor if tensor.data_ptr() % PACK_BYTES == 0 else tensor.clone()

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..packs import dense
+
 ATTEMPTS = 3  # plans to try where the first can't be built
 WORKSPACE_LIMIT = 256 << 20
 
@@ -182,5 +184,4 @@ def plans() -> PlanCache:
 
 def as_operand(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` dense in NHWC and beginning on 16 bytes, copied only where it is not."""
-    dense = tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor.contiguous()
-    return dense if dense.data_ptr() % 16 == 0 else dense.clone()
+    return dense(tensor, torch.channels_last if tensor.dim() == 4 else torch.contiguous_format)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..constraints import why_no_cuda, why_not_half
+from ..packs import dense
 from ..spec import ranked
 from .library import why_no_library
 from .plans import ALIGNMENT, Addresses, Problem, plans
@@ -74,8 +75,8 @@ def launch_rank(
         RuntimeError: cuBLASLt has no algorithm for this, or refused it.
     """
     rows, matrix = _matrix(x), _matrix(weight)
-    added = None if residual is None else _dense(residual)
-    shift = None if bias is None else _dense(bias)
+    added = None if residual is None else dense(residual)
+    shift = None if bias is None else dense(bias)
     out = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
     with torch.cuda.device(x.device):
         problem = Problem(
@@ -124,10 +125,4 @@ def _row_stride(rows: torch.Tensor) -> int:
 def _matrix(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` [..., K] as [M, K] for cuBLASLt, copied only where it must be."""
     rows = _rows(tensor)
-    return _dense(tensor).view(-1, tensor.shape[-1]) if rows is None or rows.data_ptr() % ALIGNMENT else rows
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` contiguous and beginning on ALIGNMENT, copied only where it is not."""
-    dense = tensor.contiguous()
-    return dense if dense.data_ptr() % ALIGNMENT == 0 else dense.clone()
+    return dense(tensor).view(-1, tensor.shape[-1]) if rows is None or rows.data_ptr() % ALIGNMENT else rows

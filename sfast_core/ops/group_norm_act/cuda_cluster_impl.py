@@ -14,6 +14,7 @@ import torch
 from ...native import load
 from ...target import probed
 from ..constraints import why_no_cuda
+from ..packs import PACK_BYTES, dense
 from .constraints import why_not_arguments
 from .cuda_impl import ACTS, MAX_POSITIONS, addend
 from .reference import channels_of
@@ -21,7 +22,6 @@ from .reference import channels_of
 if TYPE_CHECKING:
     from ...target import Target
 
-PACK_BYTES = 16
 MOST_BLOCKS = 8  #: of a cluster
 MOST_GROUPS = 16  #: of a cluster
 MOST_THREADS = 256  #: of a block
@@ -107,7 +107,7 @@ def launch(
     """
     library = load.library()
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
-    x, tail = _packs(x), None if tail is None else _packs(tail)
+    x, tail = (None if t is None else dense(t, torch.channels_last) for t in (x, tail))
     n, channels, h, w = x.shape[0], channels_of(x, tail), x.shape[2], x.shape[3]
     out = torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
@@ -137,9 +137,3 @@ def launch(
         )
     load.check(status, f"group_norm_act for x {tuple(x.shape)} {x.dtype}")
     return out.contiguous(memory_format=out_format)
-
-
-def _packs(image: torch.Tensor) -> torch.Tensor:
-    """``image`` channels_last and beginning on 16 bytes, copied only where it is not."""
-    image = image.contiguous(memory_format=torch.channels_last)
-    return image if image.data_ptr() % PACK_BYTES == 0 else image.clone(memory_format=torch.channels_last)

@@ -54,7 +54,7 @@ class Image(NamedTuple):
         return math.gcd(self.x.shape[1], self.tail_channels, 8)
 
 
-def why_not_image(
+def why_not(
     target: Target,
     x: torch.Tensor,
     num_groups: int,
@@ -65,7 +65,7 @@ def why_not_image(
     channel_add: torch.Tensor | None = None,
     tail: torch.Tensor | None = None,
 ) -> str | None:
-    """The reason why no Triton kernel can compute this, or None. The parameters are those of an impl's ``why_not``."""
+    """The reason why neither can compute this, or None."""
     if reason := why_no_triton(target) or why_not_arguments(x, num_groups, weight, bias, act, channel_add, tail):
         return reason
     channels = channels_of(x, tail)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..triton_launch import launcher
-from .triton_image import Image, Launch, addend, power_of_two, why_not_image
+from . import triton_image
+from .triton_image import Image, Launch, addend, power_of_two
 from .triton_kernels import group_norm_small
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def why_not(
     tail: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_not_image(target, x, num_groups, weight, bias, eps, act, channel_add, tail):
+    if reason := triton_image.why_not(target, x, num_groups, weight, bias, eps, act, channel_add, tail):
         return reason
     image = Image(x, tail)
     if not small_rows(image, num_groups):

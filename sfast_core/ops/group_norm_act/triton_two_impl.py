@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..triton_launch import launcher
-from .triton_image import Image, Launch, addend, power_of_two, why_not_image
+from .triton_image import Image, Launch, addend, power_of_two
+from .triton_image import why_not as why_not
 from .triton_kernels import group_norm_apply, group_statistics
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 MAX_CHUNKS = 64  # what group_norm_apply reads per group
 STATISTICS_PROGRAMS = 400  # about three per SM on the largest GPUs; a constant, so that all GPUs add in the same order
@@ -37,21 +35,6 @@ class Cut(NamedTuple):
     block_groups: int  #: groups per program
     chunk_rows: int
     chunks: int
-
-
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> str | None:
-    """The reason why the kernels can't compute this, or None."""
-    return why_not_image(target, x, num_groups, weight, bias, eps, act, channel_add, tail)
 
 
 def launch(

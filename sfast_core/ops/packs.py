@@ -1,0 +1,13 @@
+"""Tensors as kernels want them that read 16 bytes at a time."""
+
+from __future__ import annotations
+
+import torch
+
+PACK_BYTES = 16
+
+
+def dense(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    """``tensor`` without gaps in this order and beginning on 16 bytes, copied only where it is not."""
+    tensor = tensor.contiguous(memory_format=memory_format)
+    return tensor if tensor.data_ptr() % PACK_BYTES == 0 else tensor.clone(memory_format=memory_format)
