@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.ops.add_layer_norm import add_layer_norm
+from sfast_core.native import load
+from sfast_core.ops.add_layer_norm import OP, add_layer_norm
+from tests.targets import A100
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -44,3 +46,26 @@ def test_without_residual_the_sum_is_x(function: Callable[..., tuple[torch.Tenso
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     s, _ = function(x, None, None, None, 1e-5)
     assert s is x
+
+
+def _cuda_reason(monkeypatch: pytest.MonkeyPatch, channels: int, dtype: torch.dtype = torch.float16, affine: torch.dtype | None = None) -> str | None:
+    monkeypatch.setattr(load, "why_not", lambda device: None)
+    (impl,) = [impl for impl in OP.impls if impl.name == "cuda"]
+    x = torch.empty(2, 7, channels, dtype=dtype, device="meta")
+    weight = torch.empty(channels, dtype=affine or dtype, device="meta")
+    return impl.why_not(A100, x, x, weight, weight, 1e-5)
+
+
+@pytest.mark.parametrize("channels", [8, 24, 320, 640, 768, 1024, 1280, 1536, 2048, 3072, 4096, 8192, 20480])
+def test_the_cuda_kernel_takes_rows_of_one_to_five_packs_for_each_thread(monkeypatch: pytest.MonkeyPatch, channels: int) -> None:
+    assert _cuda_reason(monkeypatch, channels) is None
+
+
+@pytest.mark.parametrize("channels", [4, 33, 316, 8 * 7, 8 * 1024 * 4, 8 * 1024 * 5])
+def test_the_cuda_kernel_leaves_other_rows_to_triton(monkeypatch: pytest.MonkeyPatch, channels: int) -> None:
+    assert str(_cuda_reason(monkeypatch, channels)).startswith(f"cuda: rows of {channels} channels are not 1 to 5 times a power of two")
+
+
+def test_the_cuda_kernel_wants_one_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _cuda_reason(monkeypatch, 320, affine=torch.float32) == "cuda: weight is torch.float32, x is torch.float16"
+    assert _cuda_reason(monkeypatch, 4, torch.float32) is None

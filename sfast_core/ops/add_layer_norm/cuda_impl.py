@@ -32,7 +32,7 @@ def why_not(
     x_bias: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target) or why_not_dtypes(x=x) or why_not_sum(x, residual, x_bias):
+    if reason := why_no_cuda(target, (7, 5)) or why_not_dtypes(x=x) or why_not_sum(x, residual, x_bias):
         return reason
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != x.dtype:
