@@ -2,11 +2,11 @@
 //
 //     s = x + x_bias + residual, rounded to the type of x        n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias
 //
-// A row is read once, stays in the registers of its threads, and is written once (twice with a residual: s and n). All arithmetic is float32;
-// the variance is taken from deviations, not from squares. No atomics and sums in a fixed order, so that equal inputs give equal bits.
+// A row is read once, stays in the registers of its threads, and is written once (twice with a residual: s and n). All arithmetic is
+// float32; the variance is taken from deviations, not from squares. No atomics and sums in a fixed order: equal inputs give equal bits.
 //
-// A row is 1 to 5 packs of 16 bytes for each of a power of two of threads: 320, 640 and 1280 16-bit elements are 5 for each of 8, 16 and 32.
-// So no thread has to ask whether its packs are there, which would be a third of the instructions.
+// A row is 1 to 5 packs of 16 bytes for each of a power of two of threads: 320, 640 and 1280 16-bit elements are 5 for each of 8, 16 and
+// 32. So no thread has to ask whether its packs are there, which would be a third of the instructions.
 #include "pack.cuh"
 
 namespace sfast {
@@ -140,8 +140,9 @@ cudaError_t launch_norm(NormArguments<T> arguments, int64_t channels, cudaStream
     const int threads = width > kBlockThreads ? int(width) : kBlockThreads;
     const int64_t block_rows = threads / width, blocks = (arguments.rows + block_rows - 1) / block_rows;
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-    void (*const kernels[kMostPacks])(NormArguments<T>) = {add_layer_norm_kernel<T, 1>, add_layer_norm_kernel<T, 2>, add_layer_norm_kernel<T, 3>,
-                                                           add_layer_norm_kernel<T, 4>, add_layer_norm_kernel<T, 5>};
+    void (*const kernels[kMostPacks])(NormArguments<T>) = {add_layer_norm_kernel<T, 1>, add_layer_norm_kernel<T, 2>,
+                                                           add_layer_norm_kernel<T, 3>, add_layer_norm_kernel<T, 4>,
+                                                           add_layer_norm_kernel<T, 5>};
     kernels[packs - 1]<<<unsigned(blocks), unsigned(threads), 0, stream>>>(arguments);
     return told(cudaGetLastError());
 }

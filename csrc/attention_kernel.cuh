@@ -10,9 +10,9 @@
 // without, 118 with; cuDNN 157).
 //
 // A multiprocessor has one block at a time, so that 440 tiles of queries on 132 multiprocessors would take as long as 528. What is left
-// behind the last full round, if it is half a round at most, goes to pairs of blocks: clusters whose blocks have the same queries, half of the
-// keys each, and put their sums together through shared memory (2 x 10 heads of 64, 4096 tokens: 209 us without, 189 with; cuDNN 183; 3952
-// tokens: 184; cuDNN 201). All blocks are in clusters of two; those of full rounds don't know of it.
+// behind the last full round, if it is half a round at most, goes to pairs of blocks: clusters whose blocks have the same queries, half of
+// the keys each, and put their sums together through shared memory (2 x 10 heads of 64, 4096 tokens: 209 us without, 189 with; cuDNN 183;
+// 3952 tokens: 184; cuDNN 201). All blocks are in clusters of two; those of full rounds don't know of it.
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
@@ -91,7 +91,8 @@ __device__ __forceinline__ uint32_t rounded<__nv_bfloat16>(float low, float high
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // scores [64, 128] = (accumulate ? scores : 0) + q [64, 16] @ k [128, 16]^T, by a warpgroup. Thread t has of it, for j in 0..15, the
-// columns 8 j + 2 (t % 4) and the next one: scores[4 j] and scores[4 j + 1] of row 16 (t / 32) + t % 32 / 4, the next two of the row 8 below.
+// columns 8 j + 2 (t % 4) and the next one: scores[4 j] and scores[4 j + 1] of row 16 (t / 32) + t % 32 / 4, the next two of the row 8
+// below.
 #define SFAST_SCORES(TYPE)                                                 \
     asm volatile(                                                              \
         "{\n\t.reg .pred accumulate;\n\t"                                      \
@@ -317,7 +318,8 @@ struct QueryGroup {
 };
 
 template <typename T, int kHead>
-__device__ __forceinline__ void compute(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, const Work& work, int rank) {
+__device__ __forceinline__ void compute(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, const Work& work,
+                                        int rank) {
     constexpr int kComputing = Block<kHead>::kComputing;
     const int group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const uint64_t q = hopper::operand(shared.q + group * kGroupBytes);
@@ -382,7 +384,8 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
 
     const int row = work.first + group * kGroupQueries + warp * 16 + lane / 4;
     const int64_t row_stride = int64_t(arguments.heads) * kHead;
-    T* out = static_cast<T*>(arguments.out) + (int64_t(work.image) * arguments.queries + row) * row_stride + work.head * kHead + lane % 4 * 2;
+    T* out = static_cast<T*>(arguments.out) + (int64_t(work.image) * arguments.queries + row) * row_stride;
+    out += work.head * kHead + lane % 4 * 2;
     if (!work.paired || rank == 0) rows.template store<0>(out, row_stride, arguments.queries - row);
     if (!work.paired || rank == 1) rows.template store<1>(out, row_stride, arguments.queries - row);
 }

@@ -66,7 +66,8 @@ SFAST_API int32_t sfast_group_norm_cluster(
     float eps, int32_t dtype, int32_t flags,
     int32_t cluster_groups, int32_t cluster_blocks, void* stream);
 
-// sum = x + x_bias + residual, rounded to `dtype`; out = (sum - mean(sum)) / sqrt(var(sum) + eps) * weight + bias over the channels of a row.
+// sum = x + x_bias + residual, rounded to `dtype`; out = (sum - mean(sum)) / sqrt(var(sum) + eps) * weight + bias, mean and var those of a
+// row's channels.
 //   x, out               [rows, channels] dense
 //   residual, sum        the same, or both null: then x is what is normalised
 //   x_bias               [channels] or null, only with a residual
@@ -85,8 +86,8 @@ SFAST_API int32_t sfast_attention_status(void);
 //   q, k, v  [images, heads, queries or keys, head]; the head's elements are dense, *_strides are the three distances in elements from
 //            one row, one head and one image to the next, multiples of 8; aligned to 16 bytes
 //   out      [images, queries, heads, head] dense, aligned to 4 bytes; must not overlap what is read
-// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535. Otherwise it returns an error and nothing
-// is queued.
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535. Otherwise it returns an error and
+// nothing is queued.
 SFAST_API int32_t sfast_attention(
     const void* q, const int64_t* q_strides,
     const void* k, const int64_t* k_strides,
