@@ -17,9 +17,9 @@ cudaError_t encode_heads(TensorMapEncoder encoder, CUtensorMap* map, int32_t dty
 }
 
 // How many of `tiles` blocks compute alone: full rounds, and what is left behind them unless pairs get it done in half a round.
-int alone(int tiles, int64_t keys, int multiprocessors) {
-    const int left = tiles % multiprocessors;
-    return keys >= kPairedTiles * kKeys && left <= multiprocessors / kPair ? tiles - left : tiles;
+int alone(int tiles, int64_t keys, int sm_count) {
+    const int left = tiles % sm_count;
+    return keys >= kPairedTiles * kKeys && left <= sm_count / kPair ? tiles - left : tiles;
 }
 
 template <typename T, int kHead>

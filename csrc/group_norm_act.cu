@@ -253,9 +253,8 @@ cudaError_t launch(const Arguments<T>& arguments, const Shape& shape, int32_t fl
 template <typename T>
 cudaError_t launch_typed(const void* x, const void* tail, int64_t tail_c, void* y, const Affine& affine, int64_t add_stride,
                          const Shape& shape, float eps, int32_t flags, void* workspace, int sm_count, cudaStream_t stream) {
-    const Source<T> source{static_cast<const T*>(x), static_cast<const T*>(tail), int(shape.c - tail_c), int(tail_c)};
-    const Arguments<T> arguments{source, static_cast<T*>(y), affine, add_stride, static_cast<float2*>(workspace), eps,
-                                 (flags & SFAST_SILU) != 0};
+    const Arguments<T> arguments{source_of<T>(x, tail, shape.c, tail_c), static_cast<T*>(y), affine, add_stride,
+                                 static_cast<float2*>(workspace), eps, (flags & SFAST_SILU) != 0};
     const bool whole = shape.c % kFullPack<T> == 0 && tail_c % kFullPack<T> == 0;  // no pack is of two tensors
     if (whole && is_aligned(x) && is_aligned(tail) && is_aligned(y)) {
         return launch<T, kFullPack<T>>(arguments, shape, flags, sm_count, stream);

@@ -27,12 +27,11 @@ constexpr int kWarps = kClusterThreads / 32;
 
 template <typename T>
 struct ClusterArguments {
-    const T* x;
-    const T* tail;  // null: all channels are x's
+    Source<T> source;
     T* y;
     Affine affine;
     int64_t add_stride;
-    int hw, c, tail_c;       // c counts tail_c in
+    int hw, c;               // c: of x and its tail
     int rows;                // of a block; the first `spare_rows` blocks of a cluster have one more
     int spare_rows;
     int group_size, groups;  // groups: of a cluster
@@ -99,18 +98,14 @@ __global__ void __launch_bounds__(kClusterThreads, 3) cluster_kernel(ClusterArgu
     const int first_group = column * kVec / arguments.group_size;
     const int in_first = min(kVec, (first_group + 1) * arguments.group_size - column * kVec);
     const int channel = first_channel + column * kVec;
-    const int x_c = arguments.c - arguments.tail_c;
-    const bool in_tail = channel >= x_c;
-    const int source_c = in_tail ? arguments.tail_c : x_c;
-    const T* source = (in_tail ? arguments.tail - x_c : arguments.x) + first_row * source_c + channel;
 
     // Its packs, `step` apart: what it reads here it has fetched itself, so waiting for its own copies is enough.
     const int own_rows = slot < arguments.slots && slot < rows ? (rows - slot + arguments.slots - 1) / arguments.slots : 0;
     const int early_rows = own_rows / 2;  // summed up while the rest is on its way
     uint4* const own = packs + threadIdx.x;
     const int step = arguments.slots * arguments.columns;
-    const T* const fetched = source + int64_t(slot) * source_c;
-    const int64_t stride = int64_t(arguments.slots) * source_c;
+    const T* const fetched = arguments.source.at(first_row + slot, channel);
+    const int64_t stride = int64_t(arguments.slots) * arguments.source.stride(channel);
     const auto fetch = [&](int begin, int end) {
 #pragma unroll 4
         for (int i = begin; i < end; ++i) __pipeline_memcpy_async(own + i * step, fetched + i * stride, sizeof(uint4));
@@ -252,8 +247,8 @@ cudaError_t cluster_typed(const void* x, const void* tail, int64_t tail_c, void*
     if (!is_aligned(x) || !is_aligned(tail) || !is_aligned(y)) return cudaErrorMisalignedAddress;
     const int columns = int(channels / kVec);
     const ClusterArguments<T> arguments{
-        static_cast<const T*>(x), static_cast<const T*>(tail), static_cast<T*>(y), affine, add_stride, int(hw), int(c), int(tail_c),
-        int(hw / blocks), int(hw % blocks), int(group_size), cluster_groups, columns, kClusterThreads / columns, eps, use_silu};
+        source_of<T>(x, tail, c, tail_c), static_cast<T*>(y), affine, add_stride, int(hw), int(c), int(hw / blocks), int(hw % blocks),
+        int(group_size), cluster_groups, columns, kClusterThreads / columns, eps, use_silu};
     return launch_cluster(arguments, int(n), blocks, stream);
 }
 

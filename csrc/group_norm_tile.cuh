@@ -22,11 +22,17 @@ struct Source {
     int x_c, tail_c;
 
     __device__ __forceinline__ const T* at(int64_t row, int channel) const {
-        return channel < x_c ? x + row * x_c + channel : tail + row * tail_c + (channel - x_c);
+        return (channel < x_c ? x : tail - x_c) + row * stride(channel) + channel;
     }
     // Elements from one row to the next.
     __device__ __forceinline__ int stride(int channel) const { return channel < x_c ? x_c : tail_c; }
 };
+
+// c counts tail_c in; without a tail it is null and 0.
+template <typename T>
+Source<T> source_of(const void* x, const void* tail, int64_t c, int64_t tail_c) {
+    return {static_cast<const T*>(x), static_cast<const T*>(tail), int(c - tail_c), int(tail_c)};
+}
 
 struct Tile {
     int64_t first_row;
