@@ -1,4 +1,4 @@
-// What a kernel for compute capability 9.0a says in PTX: thread block clusters, mbarriers, wgmma. One function an instruction.
+// What a kernel for compute capability 9.0a says in PTX: thread block clusters, mbarriers, TMA, wgmma. One function an instruction.
 //
 // Only code under SFAST_HOPPER may call these. Addresses in shared memory are 32-bit. A barrier's phase is waited for by its parity: 0 for
 // its first phase.
@@ -64,18 +64,44 @@ __device__ __forceinline__ float2 load_pair(uint32_t address) {
     return pair;
 }
 
+__device__ __forceinline__ uint32_t load_word(uint32_t address) {
+    uint32_t word;
+    asm volatile("ld.shared::cta.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
+
+// Four floats likewise.
+__device__ __forceinline__ void store_in_cluster(uint32_t address, float4 four) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w)
+                 : "memory");
+}
+__device__ __forceinline__ float4 load_four(uint32_t address) {
+    float4 four;
+    asm volatile("ld.shared::cta.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+                 : "r"(address)
+                 : "memory");
+    return four;
+}
+
 // --- mbarriers -------------------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// After barrier_init, before __syncthreads: TMA sees the barriers as they were made.
+// After barrier_init, before __syncthreads or cluster_sync: TMA and the other blocks see the barriers as they were made.
 __device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // One arrival.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// One arrival at a barrier of any block of the cluster (an address from in_block). What this thread wrote before is not thereby seen in
+// other blocks: that (.release.cluster) would be a memory barrier of the whole GPU at every step.
+__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // One arrival, and `bytes` more that TMA must bring before the phase ends.
@@ -95,6 +121,86 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
             : "r"(barrier), "r"(parity)
             : "memory");
     }
+}
+
+// --- TMA -------------------------------------------------------------------------------------------------------------------------
+
+// A map out of the kernel's arguments is fetched now, not when it is first used.
+__device__ __forceinline__ void prefetch_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+// The box at column x of row y, to `target` of each block in `blocks` (bit i: rank i), where it counts at `barrier`. What lies outside the
+// tensor comes as zeros and counts as brought.
+__device__ __forceinline__ void load_box(uint32_t target, const void* map, uint32_t barrier, int x, int y, uint16_t blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(blocks)
+        : "memory");
+}
+
+// Pixels as one tap of a convolution takes them (encode_pixels), likewise: from the channel on, and from the column, row and image that the
+// first tap takes; the tap's own column and row.
+__device__ __forceinline__ void load_pixels(uint32_t target, const void* map, uint32_t barrier, int channel, int column, int row, int image,
+                                            int tap_column, int tap_row, uint16_t blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(channel), "r"(column), "r"(row), "r"(image), "h"(uint16_t(tap_column)), "h"(uint16_t(tap_row)),
+        "h"(blocks)
+        : "memory");
+}
+
+// A row of an image from a column on, likewise: a box in four dimensions, channels, columns, rows, images.
+__device__ __forceinline__ void load_image_row(uint32_t target, const void* map, uint32_t barrier, int channel, int column, int row,
+                                               int image, uint16_t blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(target),
+        "l"(map), "r"(barrier), "r"(channel), "r"(column), "r"(row), "r"(image), "h"(blocks)
+        : "memory");
+}
+
+// What threads wrote to shared memory before is what TMA reads after.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Writes the box at column x of row y, as far as it lies inside the tensor.
+__device__ __forceinline__ void store_box(const void* map, uint32_t source, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(source), "r"(x), "r"(y)
+                 : "memory");
+}
+__device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until TMA has read all but the last kLeft stores that this thread has committed: their shared memory may be written again.
+template <int kLeft>
+__device__ __forceinline__ void store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements out of the registers of a warp. Lane i gives the address of row i % 8 of matrix i / 8 and has the
+// elements 2 * (i % 4) and the next one of row i / 4 of each, which is how wgmma leaves its accumulators.
+__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t (&words)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+                 : "memory");
+}
+
+// The other way round: the left operand of wgmma, 16 rows to a warp, out of shared memory.
+__device__ __forceinline__ void load_matrices(uint32_t (&words)[4], uint32_t row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// Tells the compiler that the registers are in use until here: it takes those of a left operand as free as soon as wgmma has been issued, and
+// gives them to others while wgmma reads them. A store that must never run: `never` is false, which the compiler must not know.
+__device__ __forceinline__ void keep(const uint32_t (&words)[4], bool never, uint32_t address) {
+    asm volatile(
+        "{\n\t.reg .pred never;\n\t"
+        "setp.ne.b32 never, %5, 0;\n\t"
+        "@never st.shared::cta.v4.b32 [%4], {%0, %1, %2, %3};\n\t}" ::"r"(words[0]),
+        "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(address), "r"(int32_t(never))
+        : "memory");
 }
 
 // --- wgmma -----------------------------------------------------------------------------------------------------------------------

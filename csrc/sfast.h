@@ -11,13 +11,16 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 4
+#define SFAST_ABI_VERSION 5
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
 
 // Flags of sfast_group_norm_act. Without one of the last two the shape decides between one kernel and two.
 enum : int32_t { SFAST_SILU = 1, SFAST_ONE_KERNEL = 2, SFAST_TWO_KERNELS = 4 };
+
+// Activations of sfast_conv2d.
+enum : int32_t { SFAST_ACT_NONE = 0, SFAST_ACT_SILU = 1, SFAST_ACT_RELU = 2 };
 
 SFAST_API int32_t sfast_abi_version(void);
 
@@ -95,3 +98,36 @@ SFAST_API int32_t sfast_attention(
     void* out,
     int64_t images, int64_t heads, int64_t queries, int64_t keys, int64_t head,
     float scale, int32_t dtype, void* stream);
+
+// cudaSuccess where sfast_conv2d can run on the current device: as sfast_attention_status.
+SFAST_API int32_t sfast_conv2d_status(void);
+
+// How many clusters of `blocks` blocks the current device runs at the same time, for a result of n images of height x width and a cut as
+// below; 0 where it runs none.
+SFAST_API int32_t sfast_conv2d_clusters(
+    int64_t n, int64_t height, int64_t width, int32_t rows, int32_t columns, int32_t window, int32_t blocks);
+
+// out = act(conv2d(x, weight) + bias + channel_add + residual), in float32 until it is rounded once; bits don't differ from run to run.
+//   x            [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
+//   weight       [channels, tap_rows, tap_columns, c] dense, channels a multiple of 8, 16 taps at most in a row or column; 16 bytes
+//   bias         [channels] or null, aligned to 4 bytes
+//   channel_add  [n, channels], rows `channel_add_stride` elements apart (0: one row for all images), or null; 4 bytes
+//   residual     as out, or null; 16 bytes
+//   out          [n, out_height, out_width, channels] dense, aligned to 16 bytes; must not overlap what is read
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16; strides are 1 to 8, paddings 0 to 16. How the work is cut:
+//   rows, columns    pixels and channels of a tile: 128 x 160, 256 x 160 or 256 x 128
+//   window           1: a tile's pixels are brought once for all taps. For 128 x 160, 3 x 3 taps, stride 1, padding 1, and images that are
+//                    narrow enough. 0: once for each tap
+//   sharing_rows     1 or 2 blocks of a cluster that have the same channels, next to each other in pixels
+//   sharing_columns  1 or 2 that have the same pixels, next to each other in channels
+//   splits           blocks that share a tile's depth, only with 128 rows; the product of the three is 8 at most
+// Otherwise it returns an error and nothing is queued.
+SFAST_API int32_t sfast_conv2d(
+    const void* x, const void* weight, const void* bias,
+    const void* channel_add, int64_t channel_add_stride,
+    const void* residual, void* out,
+    int64_t n, int64_t height, int64_t width, int64_t c,
+    int64_t channels, int64_t tap_rows, int64_t tap_columns,
+    int64_t stride_h, int64_t stride_w, int64_t pad_h, int64_t pad_w,
+    int32_t act, int32_t dtype,
+    int32_t rows, int32_t columns, int32_t window, int32_t sharing_rows, int32_t sharing_columns, int32_t splits, void* stream);

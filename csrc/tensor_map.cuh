@@ -13,27 +13,37 @@
 namespace sfast {
 
 using TensorMapEncoder = PFN_cuTensorMapEncodeTiled_v12000;
+using PixelMapEncoder = PFN_cuTensorMapEncodeIm2col_v12000;
 
-// The driver's function that makes tensor maps. Asked of the driver that is there, so that nothing links against it.
-inline cudaError_t tensor_map_encoder(TensorMapEncoder* encoder) {
+// A function of the driver that is there, by its name, so that nothing links against it.
+template <typename Function>
+cudaError_t driver_function(const char* name, Function* function) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
 #else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+    const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
     if (error != cudaSuccess) return told(error);
     if (result != cudaDriverEntryPointSuccess || found == nullptr) return cudaErrorInsufficientDriver;
-    *encoder = reinterpret_cast<TensorMapEncoder>(found);
+    *function = reinterpret_cast<Function>(found);
     return cudaSuccess;
 }
 
+// The functions that make tensor maps: of boxes of a tensor, and of the pixels that a convolution's tap takes of an image.
+inline cudaError_t tensor_map_encoder(TensorMapEncoder* encoder) { return driver_function("cuTensorMapEncodeTiled", encoder); }
+inline cudaError_t pixel_map_encoder(PixelMapEncoder* encoder) { return driver_function("cuTensorMapEncodeIm2col", encoder); }
+
+inline CUtensorMapDataType map_type(int32_t dtype) {
+    return dtype == SFAST_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 // A map of a tensor of 16-bit elements, dimensions from the innermost, which is dense; `strides` in elements are those of the others. Boxes
-// are read in the 128-byte swizzle, so they are 64 elements wide; outside the tensor they read zeros.
+// are in the 128-byte swizzle, so they are 64 elements wide, unless another swizzle is named; outside the tensor they read zeros.
 template <int kRank>
 cudaError_t encode_map(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* data, const int64_t (&sizes)[kRank],
-                       const int64_t (&strides)[kRank - 1], const int (&box)[kRank]) {
+                       const int64_t (&strides)[kRank - 1], const int (&box)[kRank], CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
     cuuint64_t dimensions[kRank], stride_bytes[kRank - 1];
     cuuint32_t box_sizes[kRank], steps[kRank];
     for (int i = 0; i < kRank; ++i) {
@@ -42,10 +52,33 @@ cudaError_t encode_map(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype
         steps[i] = 1;
     }
     for (int i = 0; i < kRank - 1; ++i) stride_bytes[i] = cuuint64_t(strides[i]) * 2;
-    const CUtensorMapDataType type = dtype == SFAST_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     const CUresult result =
-        encoder(map, type, kRank, const_cast<void*>(data), dimensions, stride_bytes, box_sizes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        encoder(map, map_type(dtype), kRank, const_cast<void*>(data), dimensions, stride_bytes, box_sizes, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// What a convolution takes of its image, each of height and width.
+struct Window {
+    int64_t taps;
+    int64_t stride, padding;
+};
+
+// A map of images [count, height, width, channels] of 16-bit elements, dense, for the taps of a convolution: `pixels` pixels of the result
+// from any one on, 64 channels of each, in the 128-byte swizzle. The coordinates are the channel and the column, row and image of the pixel
+// that the first tap takes for the first of them; the tap's own place is given beside them. What lies outside an image is zero.
+inline cudaError_t encode_pixels(PixelMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* images, int64_t count, int64_t height,
+                                 int64_t width, int64_t channels, const Window& rows, const Window& columns, int pixels) {
+    const cuuint64_t sizes[] = {cuuint64_t(channels), cuuint64_t(width), cuuint64_t(height), cuuint64_t(count)};
+    const cuuint64_t row_bytes = sizes[0] * sizes[1] * 2;
+    const cuuint64_t stride_bytes[] = {sizes[0] * 2, row_bytes, row_bytes * sizes[2]};
+    const cuuint32_t steps[] = {1, cuuint32_t(columns.stride), cuuint32_t(rows.stride), 1};
+    const int first[] = {int(-columns.padding), int(-rows.padding)};
+    const int last[] = {int(columns.padding - columns.taps + 1), int(rows.padding - rows.taps + 1)};  // counted from the image's end
+    const CUresult result =
+        encoder(map, map_type(dtype), 4, const_cast<void*>(images), sizes, stride_bytes, first, last, 64, cuuint32_t(pixels), steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -14,9 +14,10 @@ import torch
 
 from . import build
 
-ABI_VERSION = 4  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 5  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
+ACTS = {"none": 0, "silu": 1, "relu": 2}  #: activations of conv2d by their code in csrc/sfast.h
 
 _int32, _int64, _float, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 _SIGNATURES = {
@@ -25,6 +26,8 @@ _SIGNATURES = {
     "sfast_device_status": (_int32, []),
     "sfast_cluster_status": (_int32, []),
     "sfast_attention_status": (_int32, []),
+    "sfast_conv2d_status": (_int32, []),
+    "sfast_conv2d_clusters": (_int32, [_int64] * 3 + [_int32] * 4),  # n, height, width; rows, columns, window, blocks
     "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
     "sfast_group_norm_act": (
         _int32,
@@ -58,6 +61,18 @@ _SIGNATURES = {
         + [_pointer]  # out
         + [_int64] * 5  # images, heads, queries, keys, head
         + [_float, _int32, _pointer],  # scale, dtype, stream
+    ),
+    "sfast_conv2d": (
+        _int32,
+        [_pointer] * 3  # x, weight, bias
+        + [_pointer, _int64]  # channel_add and its stride
+        + [_pointer] * 2  # residual, out
+        + [_int64] * 4  # n, height, width, c
+        + [_int64] * 3  # channels, rows and columns of taps
+        + [_int64] * 4  # strides and paddings, height before width
+        + [_int32] * 2  # act, dtype
+        + [_int32] * 6  # rows and columns of a tile, whether it has a window; blocks that share channels, that share pixels, that share the depth
+        + [_pointer],  # stream
     ),
 }
 

@@ -21,6 +21,15 @@ def why_no_cuda(target: Target, capability: tuple[int, int] = (0, 0)) -> str | N
     return None
 
 
+def why_no_hopper(target: Target) -> str | None:
+    """Whether ``target`` has compute capability 9.0: wgmma is in no GPU before or after."""
+    if reason := why_no_cuda(target, (9, 0)):
+        return reason
+    if target.capability != (9, 0):
+        return f"is for compute capability 9.0, this is {target.capability[0]}.{target.capability[1]}"
+    return None
+
+
 def why_no_triton(target: Target) -> str | None:
     """Whether Triton compiles for ``target``."""
     return why_no_cuda(target, (8, 0)) or (None if target.triton else "needs Triton")

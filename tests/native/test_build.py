@@ -128,6 +128,7 @@ def test_the_header_says_what_python_declares() -> None:
         "SFAST_SILU": str(load.SILU),
         "SFAST_ONE_KERNEL": str(load.ONE_KERNEL),
         "SFAST_TWO_KERNELS": str(load.TWO_KERNELS),
+        **{f"SFAST_ACT_{name.upper()}": str(code) for name, code in load.ACTS.items()},
     }
 
 

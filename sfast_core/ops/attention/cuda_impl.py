@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda
+from ..constraints import why_no_hopper
 from .constraints import steps, why_not_aligned, why_not_alike
 from .reference import tokens_inside
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ...target import Target
 
 HEADS = (40, 64)
-HOPPER = (9, 0)  #: wgmma is in no GPU before or after
 FEWEST_KEYS = 129  #: fewer have a kernel of their own, triton_cross
 MOST_HEADS = 65535  #: of all images together
 MOST_ROWS = 2**31 - 512  #: coordinates are 32-bit, those of the last block's end too
@@ -39,11 +38,7 @@ def why_not(
     scale: float | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, HOPPER):
-        return reason
-    if target.capability != HOPPER:
-        return f"is for compute capability 9.0, this is {target.capability[0]}.{target.capability[1]}"
-    if reason := why_not_alike(q, k, v, multiple=8, mask=mask, is_causal=is_causal):
+    if reason := why_no_hopper(target) or why_not_alike(q, k, v, multiple=8, mask=mask, is_causal=is_causal):
         return reason
     if q.shape[3] not in HEADS:
         return f"head size {q.shape[3]} is not one of {HEADS}"

@@ -23,6 +23,7 @@ OP = Op(
         Impl("cudnn", ".cudnn_impl", __package__),
         Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second"),
         Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third"),
+        Impl("cuda", ".cuda_impl", __package__),
         Impl("triton_split", ".triton_split_impl", __package__),
     ),
     measured=True,

@@ -70,3 +70,9 @@ def pair(value: IntOrPair) -> tuple[int, int]:
         return value, value
     first, *rest = value
     return int(first), int(rest[0] if rest else first)
+
+
+def out_size(x: Sequence[int], weight: Sequence[int], stride: IntOrPair, padding: IntOrPair) -> tuple[int, int]:
+    """Height and width of the result of an image and a weight of these shapes, without dilation."""
+    height, width = ((x[2 + i] + 2 * pair(padding)[i] - weight[2 + i]) // pair(stride)[i] + 1 for i in range(2))
+    return height, width

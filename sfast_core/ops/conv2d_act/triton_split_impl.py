@@ -13,7 +13,7 @@ from ..constraints import why_no_triton, why_not_half
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .epilogue import epilogue
-from .reference import ACTS, IntOrPair, memory_format_of, pair
+from .reference import ACTS, IntOrPair, memory_format_of, out_size, pair
 from .triton_kernels import split_convolution_kernel, sum_epilogue_kernel
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def why_not(
         return "dilated and grouped convolutions, and paddings by name, are not supported"
     if cut(1, 1, x.shape[1], 1, 1, target.shared_memory_bytes) is None:
         return f"x has {x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes of shared memory are too few"
-    height, width = _out_size(x, weight, stride, padding)
+    height, width = out_size(x.shape, weight.shape, stride, padding)
     if not 0 < x.shape[0] * height * width <= MOST_PIXELS:
         return f"the result has {x.shape[0]} x {height} x {width} pixels, more than {MOST_PIXELS}"
     if max(x.numel(), weight.numel(), MOST_SPLITS * MOST_PIXELS * weight.shape[0]) >= 2**31:
@@ -107,7 +107,7 @@ def launch(
     image, matrix = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
     batch, depth, height, width = x.shape
     channels, _, rows, columns = weight.shape
-    out_height, out_width = _out_size(x, weight, stride, padding)
+    out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
     out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     pixels = batch * out_height * out_width
     plan = cut(pixels, channels, depth, rows * columns, *capacity(x.device))
@@ -153,8 +153,3 @@ def launch(
             enable_fp_fusion=True,
         )
     return out.contiguous(memory_format=memory_format_of(x))
-
-
-def _out_size(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair) -> tuple[int, int]:
-    height, width = ((x.shape[2 + i] + 2 * pair(padding)[i] - weight.shape[2 + i]) // pair(stride)[i] + 1 for i in range(2))
-    return height, width

@@ -1,0 +1,188 @@
+// A convolution with what follows it: the launch. How the kernels work is in conv2d_tile.cuh.
+#include <algorithm>
+
+#include "conv2d_gather.cuh"
+#include "conv2d_window.cuh"
+
+#if CUDART_VERSION >= 12000
+
+namespace sfast {
+namespace {
+
+using ConvKernel = void (*)(Conv2dArguments);
+
+// The kernel for tiles of these sizes, null where there is none.
+ConvKernel kernel_of(int32_t dtype, int32_t rows, int32_t columns, bool window) {
+    const bool half = dtype == SFAST_FLOAT16;
+    const auto of = [&](ConvKernel for_half, ConvKernel for_bfloat16) { return half ? for_half : for_bfloat16; };
+    if (window) return rows == 128 && columns == 160 ? of(conv2d_window_kernel<__half>, conv2d_window_kernel<__nv_bfloat16>) : nullptr;
+    using Low = Tile<128, 160>;
+    using High = Tile<256, 160>;
+    using Narrow = Tile<256, 128>;
+    if (rows == 128 && columns == 160) return of(conv2d_gather_kernel<__half, Low>, conv2d_gather_kernel<__nv_bfloat16, Low>);
+    if (rows == 256 && columns == 160) return of(conv2d_gather_kernel<__half, High>, conv2d_gather_kernel<__nv_bfloat16, High>);
+    if (rows == 256 && columns == 128) return of(conv2d_gather_kernel<__half, Narrow>, conv2d_gather_kernel<__nv_bfloat16, Narrow>);
+    return nullptr;
+}
+
+// A launch of clusters of `blocks`; the attribute must outlive it.
+cudaLaunchConfig_t configure(int blocks, int clusters, cudaLaunchAttribute* attribute) {
+    attribute->id = cudaLaunchAttributeClusterDimension;
+    attribute->val.clusterDim = {unsigned(blocks), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(unsigned(clusters) * blocks);
+    config.blockDim = dim3(kBlockThreads);
+    config.dynamicSmemBytes = kSharedBytes;
+    config.attrs = attribute;
+    config.numAttrs = 1;
+    return config;
+}
+
+// How many clusters of `blocks` the current device runs at the same time.
+cudaError_t count_clusters(ConvKernel kernel, int blocks, int* count) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    if (error != cudaSuccess) return told(error);
+    cudaLaunchAttribute attribute{};
+    const cudaLaunchConfig_t config = configure(blocks, 1, &attribute);
+    return told(cudaOccupancyMaxActiveClusters(count, kernel, &config));
+}
+
+int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+bool fits_window(int64_t pixels, int64_t height, int64_t width) {
+    return width + 2 <= kMostPaddedWidth && weight_stages_of(window_bytes_of(int(pixels), int(height), int(width))) >= kFewestWeightStages;
+}
+
+}  // namespace
+}  // namespace sfast
+
+SFAST_API int32_t sfast_conv2d_status(void) {
+    using namespace sfast;
+    cudaFuncAttributes attributes;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, conv2d_window_kernel<__half>);
+    if (error != cudaSuccess) return told(error);
+    if (attributes.sharedSizeBytes == 0) return cudaErrorNoKernelImageForDevice;  // empty: made for another architecture
+    PixelMapEncoder encoder;
+    return pixel_map_encoder(&encoder);
+}
+
+SFAST_API int32_t sfast_conv2d_clusters(
+    int64_t n, int64_t height, int64_t width, int32_t rows, int32_t columns, int32_t window, int32_t blocks) {
+    using namespace sfast;
+    const ConvKernel kernel = kernel_of(SFAST_FLOAT16, rows, columns, window != 0);
+    if (kernel == nullptr || blocks < 1 || blocks > 8 || n <= 0 || height <= 0 || width <= 0 || n > INT32_MAX / height / width) return 0;
+    if (window && !fits_window(n * height * width, height, width)) return 0;
+    int count = 0;
+    return count_clusters(kernel, blocks, &count) == cudaSuccess ? count : 0;
+}
+
+SFAST_API int32_t sfast_conv2d(
+    const void* x, const void* weight, const void* bias,
+    const void* channel_add, int64_t channel_add_stride,
+    const void* residual, void* out,
+    int64_t n, int64_t height, int64_t width, int64_t c,
+    int64_t channels, int64_t tap_rows, int64_t tap_columns,
+    int64_t stride_h, int64_t stride_w, int64_t pad_h, int64_t pad_w,
+    int32_t act, int32_t dtype,
+    int32_t rows, int32_t columns, int32_t window, int32_t sharing_rows, int32_t sharing_columns, int32_t splits, void* stream) {
+    using namespace sfast;
+    const ConvKernel kernel = kernel_of(dtype, rows, columns, window != 0);
+    if (kernel == nullptr || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
+    if (act < SFAST_ACT_NONE || act > SFAST_ACT_RELU) return cudaErrorInvalidValue;
+    if (n <= 0 || height <= 0 || width <= 0 || c <= 0 || c % kDepth != 0 || channels <= 0 || channels % 8 != 0) return cudaErrorInvalidValue;
+    if (tap_rows <= 0 || tap_columns <= 0 || tap_rows > 16 || tap_columns > 16) return cudaErrorInvalidValue;
+    if (stride_h <= 0 || stride_w <= 0 || stride_h > 8 || stride_w > 8) return cudaErrorInvalidValue;
+    if (pad_h < 0 || pad_w < 0 || pad_h > 16 || pad_w > 16) return cudaErrorInvalidValue;
+    if (height + 2 * pad_h < tap_rows || width + 2 * pad_w < tap_columns) return cudaErrorInvalidValue;
+    const int64_t out_height = (height + 2 * pad_h - tap_rows) / stride_h + 1, out_width = (width + 2 * pad_w - tap_columns) / stride_w + 1;
+    if (out_height > INT32_MAX / out_width || n > (INT32_MAX - 1024) / (out_height * out_width)) return cudaErrorInvalidValue;
+    const int64_t pixels = n * out_height * out_width, steps = tap_rows * tap_columns * (c / kDepth);
+    if (steps > INT32_MAX / kDepth || channels > INT32_MAX / 2) return cudaErrorInvalidValue;
+    const bool same_size = tap_rows == kTaps && tap_columns == kTaps && stride_h == 1 && stride_w == 1 && pad_h == 1 && pad_w == 1;
+    if (window && !(same_size && fits_window(pixels, height, width))) return cudaErrorInvalidValue;
+    const int64_t parts = window ? c / kDepth : steps;
+    if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2 || splits < 1) return cudaErrorInvalidValue;
+    if (sharing_rows * sharing_columns * int64_t(splits) > 8 || splits > parts) return cudaErrorInvalidValue;
+    if (splits > 1 && rows > 128) return cudaErrorInvalidValue;  // the sums of more rows have no room to be joined in
+    for (const void* pointer : {bias, channel_add}) {
+        if (reinterpret_cast<uintptr_t>(pointer) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
+    }
+    if (channel_add_stride % 2 != 0) return cudaErrorMisalignedAddress;
+
+    TensorMapEncoder encoder;
+    cudaError_t error = tensor_map_encoder(&encoder);
+    if (error != cudaSuccess) return error;
+    PixelMapEncoder pixel_encoder;
+    error = pixel_map_encoder(&pixel_encoder);
+    if (error != cudaSuccess) return error;
+    Conv2dArguments arguments{};
+    if (window) {
+        error = encode_map<4>(encoder, &arguments.x, dtype, x, {c, width, height, n}, {c, c * width, c * width * height},
+                              {kDepth, int(width) + 2, 1, 1});
+        arguments.window_bytes = int(window_bytes_of(int(pixels), int(height), int(width)));
+        arguments.weight_stages = weight_stages_of(arguments.window_bytes);
+    } else {
+        error = encode_pixels(pixel_encoder, &arguments.x, dtype, x, n, height, width, c, {tap_rows, stride_h, pad_h},
+                              {tap_columns, stride_w, pad_w}, rows / sharing_columns);
+    }
+    if (error != cudaSuccess) return error;
+    const int64_t depth = steps * kDepth;
+    error = encode_map<2>(encoder, &arguments.weight, dtype, weight, {depth, channels}, {depth}, {kDepth, columns / sharing_rows});
+    if (error != cudaSuccess) return error;
+    if (residual != nullptr) {
+        error = encode_map<2>(encoder, &arguments.residual, dtype, residual, {channels, pixels}, {channels}, {kDepth, kResidualRows});
+        if (error != cudaSuccess) return error;
+    }
+    error = encode_map<2>(encoder, &arguments.out, dtype, out, {channels, pixels}, {channels}, {kStoreColumns, kWarpRows},
+                          CU_TENSOR_MAP_SWIZZLE_64B);
+    if (error != cudaSuccess) return error;
+    arguments.bias = bias;
+    arguments.channel_add = channel_add;
+    arguments.channel_add_stride = channel_add_stride;
+    arguments.has_residual = residual != nullptr;
+    arguments.pixels = int(pixels);
+    arguments.image_pixels = int(out_height * out_width);
+    arguments.out_height = int(out_height);
+    arguments.out_width = int(out_width);
+    arguments.channels = int(channels);
+    arguments.stride_h = int(stride_h);
+    arguments.stride_w = int(stride_w);
+    arguments.pad_h = int(pad_h);
+    arguments.pad_w = int(pad_w);
+    arguments.tap_columns = int(tap_columns);
+    arguments.depth_blocks = int(c / kDepth);
+    arguments.parts = int(parts);
+    arguments.sharing_rows = sharing_rows;
+    arguments.sharing_columns = sharing_columns;
+    arguments.splits = splits;
+    arguments.row_groups = int(parts_of(parts_of(pixels, rows), sharing_rows));
+    arguments.column_groups = int(parts_of(parts_of(channels, columns), sharing_columns));
+    arguments.act = act;
+
+    const int blocks = sharing_rows * sharing_columns * splits;
+    int fitting = 0;
+    error = count_clusters(kernel, blocks, &fitting);
+    if (error != cudaSuccess) return error;
+    const int64_t groups = int64_t(arguments.row_groups) * arguments.column_groups;
+    if (groups > INT32_MAX / 8) return cudaErrorInvalidValue;
+    // Blocks that share the depth have one tile: they join its sums where they load.
+    const int64_t clusters = splits > 1 ? groups : std::min<int64_t>(groups, std::max(fitting, 1));
+    cudaLaunchAttribute attribute{};
+    cudaLaunchConfig_t config = configure(blocks, int(clusters), &attribute);
+    config.stream = static_cast<cudaStream_t>(stream);
+    return told(cudaLaunchKernelEx(&config, kernel, arguments));
+}
+
+#else  // CUDA 11 has neither tensor maps nor wgmma
+
+SFAST_API int32_t sfast_conv2d_status(void) { return cudaErrorNotSupported; }
+
+SFAST_API int32_t sfast_conv2d_clusters(int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t) { return 0; }
+
+SFAST_API int32_t sfast_conv2d(const void*, const void*, const void*, const void*, int64_t, const void*, void*, int64_t, int64_t, int64_t,
+                               int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t,
+                               int32_t, int32_t, int32_t, int32_t, void*) {
+    return cudaErrorNotSupported;
+}
+
+#endif

@@ -1,0 +1,360 @@
+// What both kernels of conv2d.cu have in common: a convolution as one product of matrices on compute capability 9.0a, with all that follows it.
+//
+// The rows of the product are the pixels of the result, one image behind the other, the columns its channels; the depth is taps x channels of
+// the input, 64 channels of one tap at a time. The kernels differ in how a tile's pixels come into shared memory: conv2d_gather.cuh and
+// conv2d_window.cuh.
+//
+// A block is three warpgroups. One thread of the last loads, some steps ahead and across tiles. The other two compute half of a tile's rows
+// each. What is added to the products (bias, channel_add, residual) is where their sums begin, so it costs no pass and is not rounded;
+// the result is written once.
+//
+// A multiprocessor takes 30 bytes a clock from L2 when all do; alone, a block of 128 x 160 would want 58 at full speed. So blocks of a cluster
+// that have the same channels bring half of the weight each, for both, and those that have the same pixels half of the pixels. Where there
+// are fewer tiles than multiprocessors, blocks of a cluster share a tile's depth: each warp's sums go to one of them, which adds them in a
+// fixed order.
+//
+// No atomics and no order that depends on time: equal inputs give equal bits.
+#pragma once
+
+#include <type_traits>
+
+#include "hopper.cuh"
+#include "tensor_map.cuh"
+
+#if CUDART_VERSION >= 12000
+
+namespace sfast {
+namespace {
+
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kComputing = 2;    // warpgroups that compute
+constexpr int kWarps = kComputing * kWarpgroup / 32;
+constexpr int kBlockThreads = (kComputing + 1) * kWarpgroup;
+constexpr int kDepth = 64;          // of a step: 128 bytes
+constexpr int kResidualRows = 128;  // of a box
+constexpr int kWarpRows = 16;
+constexpr int kStoreColumns = 32;  // of a box: 64 bytes
+constexpr int kStoreBytes = kWarpRows * kStoreColumns * 2;
+constexpr int kStores = 2;  // boxes of a warp: one is filled while TMA reads the other
+
+constexpr int kMostShared = 227 * 1024;  // bytes of a block
+constexpr int kBarrierBytes = 256;       // of these, at most
+constexpr int kBufferBytes = kMostShared - kBarrierBytes - hopper::kSwizzleAtomBytes - kWarps * kStores * kStoreBytes;  // to load into
+constexpr int kSharedBytes = kMostShared - kBarrierBytes;
+
+template <int kTileRows, int kTileColumns>
+struct Tile {
+    static constexpr int kRows = kTileRows, kColumns = kTileColumns;
+    static constexpr int kGroupRows = kRows / kComputing;
+    static constexpr int kSums = kColumns / 2;  // of a thread, for each 64 rows
+    static constexpr int kPixelBytes = kRows * kDepth * 2;
+    static constexpr int kWeightBytes = kColumns * kDepth * 2;
+    static constexpr int kResidualBoxes = (kColumns + kDepth - 1) / kDepth * (kRows / kResidualRows);
+};
+
+struct Conv2dArguments {
+    CUtensorMap x, weight, residual, out;
+    const void *bias, *channel_add;  // null where there is none
+    int64_t channel_add_stride;
+    bool has_residual;
+    int pixels, image_pixels, out_height, out_width, channels;  // of the result
+    int stride_h, stride_w, pad_h, pad_w;
+    int tap_columns;   // of the weight
+    int depth_blocks;  // of 64 channels, to a tap
+    int parts;         // of the depth, that can be shared out: steps, or blocks with all their taps
+    int sharing_rows, sharing_columns, splits;  // blocks of a cluster: with the same channels, with the same pixels, with parts of the depth
+    int row_groups, column_groups;              // of tiles; one of each is a cluster's
+    int act;
+    int window_bytes, weight_stages;  // of conv2d_window.cuh
+};
+
+#ifdef SFAST_HOPPER
+
+// 65536 registers are 168 for each of 384 threads; 2 * 232 + 40 = 3 * 168.
+constexpr int kComputingRegisters = 232;
+constexpr int kLoadingRegisters = 40;
+
+#define SFAST_SUM_8(i) \
+    "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define SFAST_SUM_64 \
+    SFAST_SUM_8(0), SFAST_SUM_8(8), SFAST_SUM_8(16), SFAST_SUM_8(24), SFAST_SUM_8(32), SFAST_SUM_8(40), SFAST_SUM_8(48), SFAST_SUM_8(56)
+#define SFAST_REGISTERS_64                                                             \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SFAST_REGISTERS_80 \
+    SFAST_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define SFAST_WGMMA(SIZE, TYPE, REGISTERS, OPERANDS) \
+    "{\n\t.reg .pred add;\n\tsetp.eq.b32 add, 0, 0;\n\twgmma.mma_async.sync.aligned." SIZE ".f32." TYPE "." TYPE " {" REGISTERS "}, " OPERANDS ";\n\t}"
+
+// sum [64, columns] += pixels [64, 16] @ weight [columns, 16]^T, by a warpgroup. Thread t has of it, for j in 0 .. columns / 8, the columns
+// 8 j + 2 (t % 4) and the next one: sum[4 j] and sum[4 j + 1] of row 16 (t / 32) + t % 32 / 4, the next two of the row 8 below. The pixels
+// are in shared memory, or in registers, as load_matrices leaves them.
+#define SFAST_ADD_128(TYPE)                                                                                        \
+    asm volatile(SFAST_WGMMA("m64n128k16", TYPE, SFAST_REGISTERS_64, "%64, %65, add, 1, 1, 0, 0") : SFAST_SUM_64 \
+                 : "l"(pixels), "l"(weight))
+#define SFAST_ADD_160(TYPE)                                                                    \
+    asm volatile(SFAST_WGMMA("m64n160k16", TYPE, SFAST_REGISTERS_80, "%80, %81, add, 1, 1, 0, 0") \
+                 : SFAST_SUM_64, SFAST_SUM_8(64), SFAST_SUM_8(72)                              \
+                 : "l"(pixels), "l"(weight))
+#define SFAST_ADD_160_REGISTERS(TYPE)                                                                              \
+    asm volatile(SFAST_WGMMA("m64n160k16", TYPE, SFAST_REGISTERS_80, "{%80, %81, %82, %83}, %84, add, 1, 1, 0") \
+                 : SFAST_SUM_64, SFAST_SUM_8(64), SFAST_SUM_8(72)                                                  \
+                 : "r"(pixels[0]), "r"(pixels[1]), "r"(pixels[2]), "r"(pixels[3]), "l"(weight))
+
+template <typename T>
+__device__ __forceinline__ void add_products(float (&sum)[64], uint64_t pixels, uint64_t weight) {
+    if constexpr (std::is_same_v<T, __half>) SFAST_ADD_128("f16");
+    else SFAST_ADD_128("bf16");
+}
+template <typename T>
+__device__ __forceinline__ void add_products(float (&sum)[80], uint64_t pixels, uint64_t weight) {
+    if constexpr (std::is_same_v<T, __half>) SFAST_ADD_160("f16");
+    else SFAST_ADD_160("bf16");
+}
+template <typename T>
+__device__ __forceinline__ void add_products(float (&sum)[80], const uint32_t (&pixels)[4], uint64_t weight) {
+    if constexpr (std::is_same_v<T, __half>) SFAST_ADD_160_REGISTERS("f16");
+    else SFAST_ADD_160_REGISTERS("bf16");
+}
+#undef SFAST_ADD_160_REGISTERS
+#undef SFAST_ADD_160
+#undef SFAST_ADD_128
+#undef SFAST_WGMMA
+#undef SFAST_REGISTERS_80
+#undef SFAST_REGISTERS_64
+#undef SFAST_SUM_64
+#undef SFAST_SUM_8
+
+// The address in shared memory from which buffers of swizzled rows may lie.
+__device__ __forceinline__ uint32_t first_buffer(const void* shared) {
+    constexpr uint32_t kAtom = hopper::kSwizzleAtomBytes;
+    return (hopper::shared_address(shared) + kAtom - 1) / kAtom * kAtom;
+}
+
+// Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA has brought all of it;
+// empty, when each warp that computes with it, of each block that it is brought to, is done.
+struct Ring {
+    uint32_t stage = 0, parity = 0;
+
+    __device__ __forceinline__ void advance(int stages) {
+        if (++stage == stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+
+    // For the thread that loads: the barrier of the buffer, once that is empty. The first time round all are: a new barrier answers at once
+    // for the phase before its first.
+    __device__ __forceinline__ uint32_t expect(uint32_t full, uint32_t empty, uint32_t bytes) const {
+        hopper::barrier_wait(empty + 8 * stage, parity ^ 1);
+        hopper::barrier_arrive_expecting(full + 8 * stage, bytes);
+        return full + 8 * stage;
+    }
+
+    // For those that compute.
+    __device__ __forceinline__ void wait(uint32_t full) const { hopper::barrier_wait(full + 8 * stage, parity); }
+};
+
+// Which of a cluster's blocks this is.
+struct Member {
+    const Conv2dArguments& arguments;
+    int row, column, split;
+
+    __device__ __forceinline__ explicit Member(const Conv2dArguments& all) : arguments(all) {
+        const int rank = int(hopper::cluster_rank());
+        row = rank % arguments.sharing_rows;
+        column = rank / arguments.sharing_rows % arguments.sharing_columns;
+        split = rank / arguments.sharing_rows / arguments.sharing_columns;
+    }
+    __device__ __forceinline__ int rank_of(int of_row, int of_column, int of_split) const {
+        return (of_split * arguments.sharing_columns + of_column) * arguments.sharing_rows + of_row;
+    }
+    __device__ __forceinline__ uint16_t own() const { return uint16_t(1 << rank_of(row, column, split)); }
+    __device__ __forceinline__ uint16_t same_pixels() const {
+        return uint16_t(1 << rank_of(row, 0, split) | 1 << rank_of(row, arguments.sharing_columns - 1, split));
+    }
+    __device__ __forceinline__ uint16_t same_channels() const {
+        return uint16_t(1 << rank_of(0, column, split) | 1 << rank_of(arguments.sharing_rows - 1, column, split));
+    }
+};
+
+// A block's part of a cluster's tiles: first row and column, and its parts of the depth.
+struct Place {
+    int row, column, begin, end;
+};
+
+template <typename Shape>
+__device__ __forceinline__ Place place_of(const Member& member, int group) {
+    const Conv2dArguments& arguments = member.arguments;
+    return {(group / arguments.column_groups * arguments.sharing_rows + member.row) * Shape::kRows,
+            (group % arguments.column_groups * arguments.sharing_columns + member.column) * Shape::kColumns,
+            int(int64_t(arguments.parts) * member.split / arguments.splits), int(int64_t(arguments.parts) * (member.split + 1) / arguments.splits)};
+}
+
+// A block brings its part of the weight of a step of the depth to all with the same channels.
+template <typename Shape>
+__device__ __forceinline__ void load_weight(const Member& member, uint32_t buffer, uint32_t full, int depth, int column) {
+    const int rows = Shape::kColumns / member.arguments.sharing_rows;
+    hopper::load_box(buffer + member.row * rows * kDepth * 2, &member.arguments.weight, full, depth, column + member.row * rows,
+                     member.same_channels());
+}
+
+// Box `index` of a tile's residual: 128 rows, 64 columns.
+template <typename Shape>
+__device__ __forceinline__ void load_residual(const Member& member, uint32_t buffer, uint32_t full, int index, const Place& place) {
+    constexpr int kParts = Shape::kRows / kResidualRows;
+    hopper::load_box(buffer, &member.arguments.residual, full, place.column + index / kParts * kDepth, place.row + index % kParts * kResidualRows,
+                     member.own());
+}
+
+// A thread's sums for 64 rows of its warpgroup.
+template <typename T, int kSums>
+struct Rows {
+    float sum[kSums];
+
+    // What is added to all products of a column, from this thread's first row and column on; zeros for a block with a later part of the depth.
+    __device__ __forceinline__ void begin(const Conv2dArguments& arguments, bool first_part, int row, int column) {
+#pragma unroll
+        for (float& value : sum) value = 0.f;
+        if (!first_part) return;
+        const int left = arguments.channels - column;
+        if (arguments.bias != nullptr) {
+            const auto* const bias = static_cast<const uint16_t*>(arguments.bias) + column;
+            add_columns(bias, bias, left);
+        }
+        if (arguments.channel_add != nullptr) {
+            const auto* const add = static_cast<const uint16_t*>(arguments.channel_add) + column;
+            const auto of = [&](int pixel) { return add + min(pixel, arguments.pixels - 1) / arguments.image_pixels * arguments.channel_add_stride; };
+            add_columns(of(row), of(row + 8), left);
+        }
+    }
+
+    // To its upper and lower row: two neighbouring values of every 8, of which `left` are there.
+    __device__ __forceinline__ void add_columns(const uint16_t* upper, const uint16_t* lower, int left) {
+#pragma unroll
+        for (int i = 0; i < kSums / 4; ++i) {
+            if (8 * i >= left) break;
+            add_two(4 * i, __ldg(reinterpret_cast<const uint32_t*>(upper + 8 * i)));
+            add_two(4 * i + 2, __ldg(reinterpret_cast<const uint32_t*>(lower + 8 * i)));
+        }
+    }
+
+    // A box of the residual, as TMA has brought it: the columns from `first` on. `row` is this thread's first in the box.
+    __device__ __forceinline__ void add_residual(int first, uint32_t box, int row, int lane) {
+#pragma unroll
+        for (int i = 0; i < kDepth / 8; ++i) {
+            if (first / 8 + i >= kSums / 4) break;
+            // 8 columns are 16 bytes, the unit of the 128-byte swizzle.
+            const uint32_t at = box + row * hopper::kSwizzleBytes + (i ^ (row % 8)) * 16 + lane % 4 * 4;
+            add_two(first / 2 + 4 * i, hopper::load_word(at));
+            add_two(first / 2 + 4 * i + 2, hopper::load_word(at + 8 * hopper::kSwizzleBytes));
+        }
+    }
+
+    __device__ __forceinline__ void add_two(int at, uint32_t word) {
+        const float2 two = unpack_word(word, T{});
+        sum[at] += two.x;
+        sum[at + 1] += two.y;
+    }
+
+    // Each warp's sums are put together by one block of those that share the depth; true in that one. Nobody loads into `buffer` any more.
+    __device__ __forceinline__ bool join(const Member& member, uint32_t buffer, int warp, int lane) {
+        constexpr uint32_t kBytes = kSums * 4 * 32;
+        const int splits = member.arguments.splits, owner = warp % splits;
+        const uint32_t slots = buffer + warp / splits * splits * kBytes + lane * 16;
+        hopper::cluster_sync();  // nor does anybody compute with it
+        if (owner != member.split) {
+            const uint32_t slot = hopper::in_block(slots + member.split * kBytes, member.rank_of(member.row, member.column, owner));
+#pragma unroll
+            for (int i = 0; i < kSums; i += 4) {
+                hopper::store_in_cluster(slot + i * 128, make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
+            }
+        }
+        hopper::cluster_sync();
+        if (owner != member.split) return false;
+        for (int split = 0; split < splits; ++split) {
+            if (split == member.split) continue;
+#pragma unroll
+            for (int i = 0; i < kSums; i += 4) {
+                const float4 more = hopper::load_four(slots + split * kBytes + i * 128);
+                sum[i] += more.x;
+                sum[i + 1] += more.y;
+                sum[i + 2] += more.z;
+                sum[i + 3] += more.w;
+            }
+        }
+        return true;
+    }
+    // What the threads that don't compute do meanwhile.
+    __device__ __forceinline__ static void let_join() {
+        hopper::cluster_sync();
+        hopper::cluster_sync();
+    }
+
+    // A warp rounds its 16 rows, 32 columns at a time, lays them into one of its `stores` and lets TMA write them. `turn` counts the boxes.
+    __device__ __forceinline__ void write(const Conv2dArguments& arguments, uint32_t stores, int& turn, int row, int column, int lane) const {
+#pragma unroll
+        for (int box = 0; box < kSums * 2 / kStoreColumns; ++box) {
+            if (column + box * kStoreColumns >= arguments.channels) break;
+            const uint32_t store = stores + turn++ % kStores * kStoreBytes;
+            if (lane == 0) hopper::store_wait_read<kStores - 1>();
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < kStoreColumns / 16; ++i) {
+                uint32_t words[4];  // 16 x 16: the upper and lower 8 rows of the left, then of the right 8 columns
+#pragma unroll
+                for (int word = 0; word < 4; ++word) {
+                    const float* const two = sum + 16 * box + 8 * i + 2 * word;
+                    words[word] = pack_word(acted(two[0], arguments.act), acted(two[1], arguments.act), T{});
+                }
+                const uint32_t at = lane % 16, unit = (2 * i + lane / 16) ^ (at / 2 % 4);  // the 64-byte swizzle
+                hopper::store_matrices(store + at * kStoreColumns * 2 + unit * 16, words);
+            }
+            hopper::fence_async();
+            __syncwarp();
+            if (lane == 0) {
+                hopper::store_box(&arguments.out, store, column + box * kStoreColumns, row);
+                hopper::store_commit();
+            }
+        }
+    }
+
+    __device__ __forceinline__ static float acted(float value, int act) {
+        if (act == SFAST_ACT_SILU) return __fdividef(value, 1.f + __expf(-value));
+        if (act == SFAST_ACT_RELU) return value < 0.f ? 0.f : value;
+        return value;
+    }
+};
+
+// Runs one of a kernel's two parts in each warpgroup. Barriers have been made.
+template <typename Load, typename Compute>
+__device__ __forceinline__ void part_warpgroups(const Conv2dArguments& arguments, const Load& load, const Compute& compute) {
+    if (threadIdx.x == kComputing * kWarpgroup) {
+        hopper::prefetch_map(&arguments.x);
+        hopper::prefetch_map(&arguments.weight);
+        if (arguments.has_residual) hopper::prefetch_map(&arguments.residual);
+        hopper::prefetch_map(&arguments.out);
+    }
+    hopper::cluster_sync();  // the other blocks' barriers have been made too
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the same in all lanes, which the compiler then knows
+    if (warp >= kWarps) {
+        hopper::shrink_registers<kLoadingRegisters>();
+        if (threadIdx.x == kComputing * kWarpgroup) load();
+        __syncwarp();
+        if (arguments.splits > 1) Rows<__half, 4>::let_join();
+    } else {
+        hopper::grow_registers<kComputingRegisters>();
+        compute(warp);
+        if (threadIdx.x % 32 == 0) hopper::store_wait_read<0>();  // shared memory must outlast the last store's read
+        __syncwarp();
+    }
+    hopper::cluster_sync();  // and what the other blocks load and tell
+}
+
+#endif  // SFAST_HOPPER
+
+}  // namespace
+}  // namespace sfast
+#endif

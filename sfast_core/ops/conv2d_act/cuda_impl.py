@@ -1,0 +1,156 @@
+"""A convolution and all that follows it in one kernel of the CUDA extension, on Hopper: the result is written once.
+
+H100, fp16, us: 2x1920x64x64 to 640 channels 234, cuDNN 258; 2x1280x32x32 with a residual 85, cuDNN and a pass behind it 95. The kernels are in
+``csrc/conv2d.cu``; :mod:`.cut` says how they are used.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...native import load
+from ..constraints import why_no_hopper, why_not_half
+from .cut import DEPTH, Convolution, Cut, best_cut
+from .reference import IntOrPair, memory_format_of, out_size, pair
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+MOST_TAPS, MOST_STRIDE, MOST_PADDING = 16, 8, 16  #: in either direction
+MOST = 2**31 - 2**11  #: pixels of the result, and values of the weight: coordinates are 32-bit
+ALIGNMENT = 16  # bytes
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_hopper(target) or why_not_half(x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
+        return reason
+    if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
+        return f"x is {list(x.shape)}, must be 4-D and not empty"
+    if isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
+        return "dilated and grouped convolutions, and paddings by name, are not supported"
+    if x.shape[1] % DEPTH != 0 or weight.shape[0] % 8 != 0:
+        return f"{x.shape[1]} channels must be a multiple of {DEPTH}, {weight.shape[0]} of 8"
+    taps = max(weight.shape[2:])
+    if taps > MOST_TAPS or max(pair(stride)) > MOST_STRIDE or max(pair(padding)) > MOST_PADDING:
+        return f"a kernel of {list(weight.shape[2:])}, strides of {pair(stride)} and paddings of {pair(padding)} are too much"
+    height, width = out_size(x.shape, weight.shape, stride, padding)
+    if height <= 0 or width <= 0 or x.shape[0] * height * width > MOST or max(x.shape[2:]) > MOST or weight.numel() > MOST:
+        return f"the result has {x.shape[0]} x {height} x {width} pixels"
+    if residual is not None and tuple(residual.shape) != (x.shape[0], weight.shape[0], height, width):
+        return f"residual of {list(residual.shape)} is broadcast"
+    if channel_add is not None and tuple(channel_add.shape) not in ((1, weight.shape[0]), (x.shape[0], weight.shape[0])):
+        return f"channel_add is {list(channel_add.shape)}, must be [1 or {x.shape[0]}, {weight.shape[0]}]"
+    if act not in load.ACTS:
+        return f"act {act!r} is not supported"
+    return load.why_not(target.device, "sfast_conv2d_status")
+
+
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernel.
+    """
+    cut = _cut(x.device, tuple(x.shape), tuple(weight.shape), pair(stride), pair(padding))
+    return launch_cut(cut, x, weight, bias, stride, padding, residual, act, channel_add)
+
+
+def launch_cut(
+    cut: Cut,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair,
+    padding: IntOrPair,
+    residual: torch.Tensor | None,
+    act: str,
+    channel_add: torch.Tensor | None,
+) -> torch.Tensor:
+    """As :func:`launch`, cut as told."""
+    library = load.library()
+    batch, depth, height, width = x.shape
+    channels, _, tap_rows, tap_columns = weight.shape
+    out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
+    out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    image, taps = _aligned(x), _aligned(weight)
+    added = None if residual is None else residual.contiguous(memory_format=torch.channels_last)
+    rows = None if channel_add is None else channel_add.contiguous()
+    with torch.cuda.device_of(x):
+        status = library.sfast_conv2d(
+            image.data_ptr(),
+            taps.data_ptr(),
+            None if bias is None else bias.contiguous().data_ptr(),
+            None if rows is None else rows.data_ptr(),
+            0 if rows is None or rows.shape[0] == 1 else channels,
+            None if added is None else added.data_ptr(),
+            out.data_ptr(),
+            batch,
+            height,
+            width,
+            depth,
+            channels,
+            tap_rows,
+            tap_columns,
+            *pair(stride),
+            *pair(padding),
+            load.ACTS[act],
+            load.DTYPES[x.dtype],
+            *cut,
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )
+    load.check(status, f"conv2d for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    return out.contiguous(memory_format=memory_format_of(x))
+
+
+
+
+@functools.cache
+def _cut(device: torch.device, x: tuple[int, ...], weight: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]) -> Cut:
+    """The best cut on ``device`` for an image and a weight of these shapes."""
+    height, width = out_size(x, weight, stride, padding)
+    same_size = weight[2:] == (3, 3) and stride == padding == (1, 1)
+    convolution = Convolution(x[0] * height * width, weight[0], weight[2] * weight[3], x[1] // DEPTH, same_size)
+    count = load.library().sfast_conv2d_clusters
+
+    def fitting(cut: Cut) -> int:
+        clusters: int = count(x[0], height, width, cut.rows, cut.columns, cut.window, cut.blocks)
+        return clusters
+
+    with torch.cuda.device(device):
+        found = best_cut(convolution, fitting, torch.cuda.get_device_properties(device).multi_processor_count)
+    assert found is not None, "why_not has been asked"
+    return found
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` with its channels innermost, as TMA can read it."""
+    dense = tensor.contiguous(memory_format=torch.channels_last)
+    return dense if dense.data_ptr() % ALIGNMENT == 0 else dense.clone(memory_format=torch.channels_last)

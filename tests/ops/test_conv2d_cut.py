@@ -1,0 +1,64 @@
+"""How a convolution of the CUDA extension is cut: tiles, clusters, shared depths."""
+
+from __future__ import annotations
+
+import pytest
+
+from sfast_core.ops.conv2d_act.cut import MOST_BLOCKS, Convolution, Cut, best_cut, cuts, estimate_us
+
+H100 = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # clusters that run at the same time, by their blocks
+
+
+def same_size(images: int, side: int, channels: int, inputs: int) -> Convolution:
+    """A 3x3 convolution of square images."""
+    return Convolution(images * side * side, channels, 9, inputs // 64, True)
+
+
+def pick(convolution: Convolution) -> Cut | None:
+    return best_cut(convolution, lambda cut: H100[cut.blocks], 132)
+
+
+@pytest.mark.parametrize(
+    ("convolution", "rows", "window", "splits"),
+    [
+        pytest.param(same_size(2, 128, 320, 320), 256, 0, 1, id="sdxl-128"),
+        pytest.param(same_size(2, 32, 1280, 1280), 128, 1, 1, id="sdxl-32"),
+        pytest.param(same_size(2, 64, 320, 320), 128, 1, 1, id="sd15-64"),
+        pytest.param(same_size(2, 32, 640, 640), 128, 1, 2, id="sd15-32"),
+        pytest.param(same_size(2, 8, 1280, 1280), 128, 0, 8, id="sd15-8"),
+        pytest.param(same_size(1, 256, 512, 512), 256, 0, 1, id="vae-256"),
+    ],
+)
+def test_picks_what_was_fastest_on_an_h100(convolution: Convolution, rows: int, window: int, splits: int) -> None:
+    chosen = pick(convolution)
+    assert chosen is not None
+    assert (chosen.rows, chosen.window, chosen.splits) == (rows, window, splits)
+
+
+def test_takes_narrow_tiles_where_wide_ones_would_be_half_empty() -> None:
+    chosen = pick(same_size(1, 512, 256, 256))
+    assert chosen is not None and chosen.columns == 128
+
+
+def test_fewer_clusters_than_wanted_are_not_taken_for_as_many() -> None:
+    """Of clusters of four 30 run at once: 32 of them would take two rounds."""
+    convolution = same_size(2, 32, 1280, 1280)
+    four = Cut(128, 160, 0, 2, 2, 1)
+    assert four.clusters(convolution.pixels, convolution.channels) == 32
+    assert estimate_us(four, convolution, 30, 132) > 1.5 * estimate_us(four, convolution, 32, 132)
+    chosen = pick(convolution)
+    assert chosen is not None and chosen.blocks < 4
+
+
+def test_every_cut_is_one_that_the_kernels_take() -> None:
+    for convolution in (same_size(1, 24, 8, 64), same_size(2, 64, 320, 1920), Convolution(600, 640, 1, 1, False)):
+        for cut in cuts(convolution):
+            assert 1 <= cut.blocks <= MOST_BLOCKS
+            assert cut.splits == 1 or cut.rows == 128
+            parts = convolution.depth_blocks * (1 if cut.window else convolution.taps)
+            assert cut.splits <= parts
+            assert not cut.window or convolution.same_size
+
+
+def test_none_where_nothing_fits() -> None:
+    assert best_cut(same_size(2, 32, 640, 640), lambda cut: 0, 132) is None
