@@ -1,4 +1,6 @@
 // Attention with narrow heads: the launch. How the kernel works is in attention_kernel.cuh.
+#include <algorithm>
+
 #include "attention_kernel.cuh"
 
 #if CUDART_VERSION >= 12000
@@ -16,6 +18,8 @@ cudaError_t encode_heads(TensorMapEncoder encoder, CUtensorMap* map, int32_t dty
                          {kRowBytes / 2, box_rows, 1, 1});
 }
 
+int up_to_pairs(int blocks) { return (blocks + kPair - 1) / kPair * kPair; }
+
 // How many of `tiles` blocks compute alone: full rounds, and what is left behind them unless pairs get it done in half a round.
 int alone(int tiles, int64_t keys, int sm_count) {
     const int left = tiles % sm_count;
@@ -31,7 +35,7 @@ cudaError_t launch_attention(const AttentionArguments& arguments, cudaStream_t s
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {kPair, 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(unsigned((arguments.alone + 1) / kPair + arguments.tiles - arguments.alone) * kPair);
+    config.gridDim = dim3(unsigned(arguments.blocks));
     config.blockDim = dim3(Block<kHead>::kThreads);
     config.dynamicSmemBytes = Block<kHead>::kSharedBytes;
     config.stream = stream;
@@ -94,7 +98,9 @@ SFAST_API int32_t sfast_attention(
     arguments.keys = int(keys);
     arguments.head_tiles = int(head_tiles);
     arguments.tiles = int(tiles);
+    sm_count = std::max(sm_count / kPair, 1) * kPair;  // in clusters
     arguments.alone = alone(int(tiles), keys, sm_count);
+    arguments.blocks = std::max(std::min(up_to_pairs(arguments.alone), sm_count), (arguments.tiles - arguments.alone) * kPair);
     arguments.factor = scale * 1.4426950408889634f;
     auto* const queue = static_cast<cudaStream_t>(stream);
     if (dtype == SFAST_FLOAT16) return launch_head<__half>(arguments, head, queue);

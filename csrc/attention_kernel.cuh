@@ -9,10 +9,10 @@
 // without the turns they would all multiply, and then all exponentiate, at the same time (H100, 2 x 8 heads of 40, 4096 tokens: 124 us
 // without, 118 with; cuDNN 157).
 //
-// A multiprocessor has one block at a time, so that 440 tiles of queries on 132 multiprocessors would take as long as 528. What is left
-// behind the last full round, if it is half a round at most, goes to pairs of blocks: clusters whose blocks have the same queries, half of
-// the keys each, and put their sums together through shared memory (2 x 10 heads of 64, 4096 tokens: 209 us without, 189 with; cuDNN 183;
-// 3952 tokens: 184; cuDNN 201). All blocks are in clusters of two; those of full rounds don't know of it.
+// A multiprocessor has one block, which takes one tile of queries after the other: the next one's queries and first keys are loaded while
+// the last one's sums are written. 440 tiles on 132 multiprocessors would take as long as 528, so what is left behind the last full round, if it
+// is half a round at most, goes to pairs of blocks: clusters whose blocks have the same queries, half of the keys each, and put their
+// sums together through shared memory (2 x 10 heads of 64, 4096 tokens: 209 us without, 189 with; cuDNN 183; 3952 tokens: 184; cuDNN 201).
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
@@ -32,6 +32,7 @@ constexpr int kWarpgroup = 128;  // threads
 constexpr int kGroupQueries = 64;
 constexpr int kKeys = 128;  // of a tile
 constexpr int kStages = 4;  // tiles of keys, and of values, that fit into shared memory
+constexpr int kQueryStages = 2;
 constexpr int kRowBytes = hopper::kSwizzleBytes;
 constexpr int kGroupBytes = kGroupQueries * kRowBytes;
 constexpr int kTileBytes = kKeys * kRowBytes;
@@ -45,7 +46,7 @@ struct Block {
     static constexpr int kQueries = kComputing * kGroupQueries;
     static constexpr int kComputingRegisters = kComputing == 4 ? 112 : 160;
     static constexpr int kLoadingRegisters = kComputing == 4 ? 24 : 32;
-    static constexpr int kSharedBytes = hopper::kSwizzleAtomBytes + kComputing * kGroupBytes + 2 * kStages * kTileBytes;
+    static constexpr int kSharedBytes = hopper::kSwizzleAtomBytes + kQueryStages * kComputing * kGroupBytes + 2 * kStages * kTileBytes;
 };
 
 struct AttentionArguments {
@@ -55,6 +56,7 @@ struct AttentionArguments {
     int head_tiles;  // of a block's queries, to a head
     int alone;       // tiles that are a block's; those behind them, of `tiles`, are a pair's
     int tiles;
+    int blocks;  // of the grid, in clusters of two
     float factor;  // scale * log2(e)
 };
 
@@ -171,18 +173,20 @@ __device__ __forceinline__ void load_rows(uint32_t target, const CUtensorMap& ma
 // What is where in shared memory. A tile has two barriers: full, when TMA has brought it; free, when each computing warp is done with it.
 template <int kHead>
 struct AttentionShared {
-    static constexpr int kBarriers = 1 + 4 * kStages;
+    static constexpr int kBarriers = 2 * kQueryStages + 4 * kStages;
+    static constexpr int kQueryBytes = Block<kHead>::kComputing * kGroupBytes;
 
     uint32_t q, k, v;
-    uint32_t q_full, k_full, v_full, k_free, v_free;
+    uint32_t q_full, q_free, k_full, v_full, k_free, v_free;
 
     __device__ __forceinline__ AttentionShared(const void* buffers, const uint64_t* barriers) {
         const uint32_t atom = hopper::kSwizzleAtomBytes;
         q = (hopper::shared_address(buffers) + atom - 1) / atom * atom;
-        k = q + Block<kHead>::kComputing * kGroupBytes;
+        k = q + kQueryStages * kQueryBytes;
         v = k + kStages * kTileBytes;
         q_full = hopper::shared_address(barriers);
-        k_full = q_full + 8;
+        q_free = q_full + 8 * kQueryStages;
+        k_full = q_free + 8 * kQueryStages;
         v_full = k_full + 8 * kStages;
         k_free = v_full + 8 * kStages;
         v_free = k_free + 8 * kStages;
@@ -196,13 +200,13 @@ struct Work {
     bool paired;  // the rest of the keys is the other block's of the cluster
 };
 
-// False for a block that has nothing to do, which was started to make the clusters whole.
+// What a block has to do as number `turn`: tiles of its own, then its part of a pair's. False if there is nothing more.
 template <int kHead>
-__device__ __forceinline__ bool find_work(const AttentionArguments& arguments, int rank, Work& work) {
-    const int alone_blocks = (arguments.alone + 1) / 2 * 2;
-    work.paired = int(blockIdx.x) >= alone_blocks;
-    const int tile = work.paired ? arguments.alone + (int(blockIdx.x) - alone_blocks) / 2 : int(blockIdx.x);
-    if (!work.paired && tile >= arguments.alone) return false;
+__device__ __forceinline__ bool find_work(const AttentionArguments& arguments, int rank, int turn, Work& work) {
+    const int own = int(blockIdx.x) + turn * arguments.blocks;
+    work.paired = own >= arguments.alone;
+    const int tile = work.paired ? arguments.alone + int(blockIdx.x) / 2 : own;
+    if (tile >= arguments.tiles || own >= arguments.alone + arguments.blocks) return false;
     work.first = tile % arguments.head_tiles * Block<kHead>::kQueries;
     work.head = tile / arguments.head_tiles % arguments.heads;
     work.image = tile / arguments.head_tiles / arguments.heads;
@@ -212,27 +216,39 @@ __device__ __forceinline__ bool find_work(const AttentionArguments& arguments, i
     return true;
 }
 
-// Where the tile that is taken as number `index` lies, keys or values, and the parity of its phase of the barriers.
-struct TilePlace {
+// Where the tile that is taken as number `index` of this block lies, keys or values, and the parity of its phase of the barriers; and the
+// same of the queries of a turn.
+template <int kCount>
+struct PlaceIn {
     int stage, parity;
-    __device__ __forceinline__ explicit TilePlace(int index) : stage(index % kStages), parity(index / kStages % 2) {}
+    __device__ __forceinline__ explicit PlaceIn(int index) : stage(index % kCount), parity(index / kCount % 2) {}
 };
+using TilePlace = PlaceIn<kStages>;
+using QueryPlace = PlaceIn<kQueryStages>;
 
 template <int kHead>
-__device__ __forceinline__ void load_all(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, const Work& work) {
-    constexpr int kComputing = Block<kHead>::kComputing;
-    hopper::barrier_arrive_expecting(shared.q_full, kComputing * kGroupBytes);
-    for (int group = 0; group < kComputing; ++group) {
-        load_rows(shared.q + group * kGroupBytes, arguments.q, shared.q_full, work.first + group * kGroupQueries, work.head, work.image);
-    }
-    for (int tile = work.begin; tile < work.end; ++tile) {
-        const TilePlace at(tile - work.begin);
-        hopper::barrier_wait(shared.k_free + 8 * at.stage, at.parity ^ 1);
-        hopper::barrier_arrive_expecting(shared.k_full + 8 * at.stage, kTileBytes);
-        load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, tile * kKeys, work.head, work.image);
-        hopper::barrier_wait(shared.v_free + 8 * at.stage, at.parity ^ 1);
-        hopper::barrier_arrive_expecting(shared.v_full + 8 * at.stage, kTileBytes);
-        load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, tile * kKeys, work.head, work.image);
+__device__ __forceinline__ void load_all(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, int rank) {
+    using Shared = AttentionShared<kHead>;
+    Work work;
+    int index = 0;
+    for (int turn = 0; find_work<kHead>(arguments, rank, turn, work); ++turn) {
+        const QueryPlace queries(turn);
+        const uint32_t q_full = shared.q_full + 8 * queries.stage;
+        hopper::barrier_wait(shared.q_free + 8 * queries.stage, queries.parity ^ 1);
+        hopper::barrier_arrive_expecting(q_full, Shared::kQueryBytes);
+        for (int group = 0; group < Block<kHead>::kComputing; ++group) {
+            load_rows(shared.q + queries.stage * Shared::kQueryBytes + group * kGroupBytes, arguments.q, q_full,
+                      work.first + group * kGroupQueries, work.head, work.image);
+        }
+        for (int tile = work.begin; tile < work.end; ++tile, ++index) {
+            const TilePlace at(index);
+            hopper::barrier_wait(shared.k_free + 8 * at.stage, at.parity ^ 1);
+            hopper::barrier_arrive_expecting(shared.k_full + 8 * at.stage, kTileBytes);
+            load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, tile * kKeys, work.head, work.image);
+            hopper::barrier_wait(shared.v_free + 8 * at.stage, at.parity ^ 1);
+            hopper::barrier_arrive_expecting(shared.v_full + 8 * at.stage, kTileBytes);
+            load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, tile * kKeys, work.head, work.image);
+        }
     }
 }
 
@@ -318,16 +334,11 @@ struct QueryGroup {
 };
 
 template <typename T, int kHead>
-__device__ __forceinline__ void compute(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, const Work& work,
-                                        int rank) {
+__device__ __forceinline__ void compute(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, int rank) {
     constexpr int kComputing = Block<kHead>::kComputing;
     const int group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const uint64_t q = hopper::operand(shared.q + group * kGroupBytes);
     QueryGroup<T, kHead> rows;
-    rows.top[0] = rows.top[1] = -INFINITY;
-    rows.total[0] = rows.total[1] = 0.f;
-#pragma unroll
-    for (float& value : rows.sum) value = 0.f;
+    uint64_t q = 0;
 
     const auto multiply = [&](int stage) {
         const uint64_t k = hopper::operand(shared.k + stage * kTileBytes);
@@ -350,44 +361,61 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
     const auto free = [&](uint32_t barrier) {
         if (lane == 0) hopper::barrier_arrive(barrier);
     };
-    // A turn is a barrier that the warpgroup before arrives at and the one whose turn it is waits at.
+    // A turn with the tensor cores is a barrier that the warpgroup before arrives at and the one whose turn it is waits at. The last arrives
+    // for the first's next one, also for one that never comes: nobody waits for it then.
     const auto begin_turn = [&] { hopper::named_wait(kFirstTurn + group, 2 * kWarpgroup); };
-    const auto end_turn = [&](int tile) {
-        const bool last = tile == work.end - 1 && group == kComputing - 1;  // nobody waits for it
-        if (!last) hopper::named_arrive(kFirstTurn + (group + 1) % kComputing, 2 * kWarpgroup);
+    const auto end_turn = [&](bool last) {
+        if (!last || group < kComputing - 1) hopper::named_arrive(kFirstTurn + (group + 1) % kComputing, 2 * kWarpgroup);
     };
 
     if (group == kComputing - 1) hopper::named_arrive(kFirstTurn, 2 * kWarpgroup);
-    hopper::barrier_wait(shared.q_full, 0);
-    hopper::barrier_wait(shared.k_full, 0);
-    begin_turn();
-    multiply(0);
-    end_turn(work.begin);
-    free(shared.k_free);
-    rows.soften(arguments.factor, arguments.keys - work.begin * kKeys, lane);
-    for (int tile = work.begin + 1; tile < work.end; ++tile) {
-        const TilePlace at(tile - work.begin), before(tile - work.begin - 1);
-        hopper::barrier_wait(shared.k_full + 8 * at.stage, at.parity);
-        hopper::barrier_wait(shared.v_full + 8 * before.stage, before.parity);
-        begin_turn();
-        add(before.stage);
-        multiply(at.stage);
-        end_turn(tile);
-        free(shared.k_free + 8 * at.stage);
-        free(shared.v_free + 8 * before.stage);
-        rows.soften(arguments.factor, arguments.keys - tile * kKeys, lane);
-    }
-    const TilePlace last(work.end - work.begin - 1);
-    hopper::barrier_wait(shared.v_full + 8 * last.stage, last.parity);
-    add(last.stage);
-    if (work.paired) rows.join(shared.k, rank, arguments.factor);
+    Work work, next;
+    int index = 0;
+    bool more = find_work<kHead>(arguments, rank, 0, work);
+    for (int turn = 0; more; ++turn, work = next) {
+        more = find_work<kHead>(arguments, rank, turn + 1, next);
+        rows.top[0] = rows.top[1] = -INFINITY;
+        rows.total[0] = rows.total[1] = 0.f;
+#pragma unroll
+        for (float& value : rows.sum) value = 0.f;
+        const QueryPlace queries(turn);
+        q = hopper::operand(shared.q + queries.stage * AttentionShared<kHead>::kQueryBytes + group * kGroupBytes);
+        const auto ends = [&](int tile) { return tile == work.end - 1; };
 
-    const int row = work.first + group * kGroupQueries + warp * 16 + lane / 4;
-    const int64_t row_stride = int64_t(arguments.heads) * kHead;
-    T* out = static_cast<T*>(arguments.out) + (int64_t(work.image) * arguments.queries + row) * row_stride;
-    out += work.head * kHead + lane % 4 * 2;
-    if (!work.paired || rank == 0) rows.template store<0>(out, row_stride, arguments.queries - row);
-    if (!work.paired || rank == 1) rows.template store<1>(out, row_stride, arguments.queries - row);
+        const TilePlace first(index++);
+        hopper::barrier_wait(shared.q_full + 8 * queries.stage, queries.parity);
+        hopper::barrier_wait(shared.k_full + 8 * first.stage, first.parity);
+        begin_turn();
+        multiply(first.stage);
+        end_turn(ends(work.begin) && !more);
+        free(shared.k_free + 8 * first.stage);
+        rows.soften(arguments.factor, arguments.keys - work.begin * kKeys, lane);
+        for (int tile = work.begin + 1; tile < work.end; ++tile, ++index) {
+            const TilePlace at(index), before(index - 1);
+            hopper::barrier_wait(shared.k_full + 8 * at.stage, at.parity);
+            hopper::barrier_wait(shared.v_full + 8 * before.stage, before.parity);
+            begin_turn();
+            add(before.stage);
+            multiply(at.stage);
+            end_turn(ends(tile) && !more);
+            free(shared.k_free + 8 * at.stage);
+            free(shared.v_free + 8 * before.stage);
+            rows.soften(arguments.factor, arguments.keys - tile * kKeys, lane);
+        }
+        free(shared.q_free + 8 * queries.stage);
+        const TilePlace last(index - 1);
+        hopper::barrier_wait(shared.v_full + 8 * last.stage, last.parity);
+        add(last.stage);
+        free(shared.v_free + 8 * last.stage);
+        if (work.paired) rows.join(shared.k, rank, arguments.factor);
+
+        const int row = work.first + group * kGroupQueries + warp * 16 + lane / 4;
+        const int64_t row_stride = int64_t(arguments.heads) * kHead;
+        T* out = static_cast<T*>(arguments.out) + (int64_t(work.image) * arguments.queries + row) * row_stride;
+        out += work.head * kHead + lane % 4 * 2;
+        if (!work.paired || rank == 0) rows.template store<0>(out, row_stride, arguments.queries - row);
+        if (!work.paired || rank == 1) rows.template store<1>(out, row_stride, arguments.queries - row);
+    }
 }
 
 #endif
@@ -401,7 +429,10 @@ __global__ void __launch_bounds__(Block<kHead>::kThreads, 1) attention_kernel(co
     __shared__ uint64_t barriers[Shared::kBarriers];
     const Shared shared(buffers, barriers);
     if (threadIdx.x == 0) {
-        hopper::barrier_init(shared.q_full, 1);
+        for (int stage = 0; stage < kQueryStages; ++stage) {
+            hopper::barrier_init(shared.q_full + 8 * stage, 1);
+            hopper::barrier_init(shared.q_free + 8 * stage, Here::kComputing * 4);
+        }
         for (int stage = 0; stage < kStages; ++stage) {
             hopper::barrier_init(shared.k_full + 8 * stage, 1);
             hopper::barrier_init(shared.v_full + 8 * stage, 1);
@@ -412,14 +443,12 @@ __global__ void __launch_bounds__(Block<kHead>::kThreads, 1) attention_kernel(co
     }
     __syncthreads();
     const int rank = int(hopper::cluster_rank());
-    Work work;
-    if (!find_work<kHead>(arguments, rank, work)) return;
     if (threadIdx.x >= Here::kComputing * kWarpgroup) {
         hopper::shrink_registers<Here::kLoadingRegisters>();
-        if (threadIdx.x == Here::kComputing * kWarpgroup) load_all<kHead>(arguments, shared, work);
+        if (threadIdx.x == Here::kComputing * kWarpgroup) load_all<kHead>(arguments, shared, rank);
     } else {
         hopper::grow_registers<Here::kComputingRegisters>();
-        compute<T, kHead>(arguments, shared, work, rank);
+        compute<T, kHead>(arguments, shared, rank);
     }
 #endif
 }
