@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,6 +67,21 @@ def test_it_says_what_it_does_not_take(
 ) -> None:
     assert (reason(target, x, weight, **options) or "").startswith(f"cuda: {expected}")
     assert not asked
+
+
+def test_the_library_is_told_height_before_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, ...]] = []
+    library = SimpleNamespace(sfast_conv2d=lambda *arguments: told.append(arguments) or 0)
+    monkeypatch.setattr(load, "library", lambda: library)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    x, weight = torch.zeros(2, 64, 32, 24, dtype=torch.float16), torch.zeros(320, 64, 3, 5, dtype=torch.float16)
+    cut = Cut(128, 160, 0, 2, 1, 3)
+    for channel_add, stride in ((torch.zeros(1, 320, dtype=torch.float16), 0), (torch.zeros(2, 320, dtype=torch.float16), 320)):
+        out = cuda_impl.launch_cut(cut, x, weight, None, (2, 1), (0, 2), None, "relu", channel_add)
+        assert out.shape == (2, 320, 15, 24) and out.is_contiguous()
+        assert len(told[-1]) == len(load._SIGNATURES["sfast_conv2d"][1])
+        assert told[-1][4] == stride
+        assert told[-1][7:] == (2, 32, 24, 64, 320, 3, 5, 2, 1, 0, 2, load.ACTS["relu"], load.DTYPES[torch.float16], *cut, 7)
 
 
 WAYS = [

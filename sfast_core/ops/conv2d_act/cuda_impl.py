@@ -13,6 +13,7 @@ import torch
 
 from ...native import load
 from ..constraints import why_no_hopper, why_not_half
+from .constraints import why_not_channel_add, why_not_plain, why_not_residual
 from .cut import DEPTH, Convolution, Cut, best_cut
 from .reference import IntOrPair, memory_format_of, out_size, pair
 
@@ -40,22 +41,18 @@ def why_not(
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_hopper(target) or why_not_half(x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
         return reason
-    if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
-        return f"x is {list(x.shape)}, must be 4-D and not empty"
-    if isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
-        return "dilated and grouped convolutions, and paddings by name, are not supported"
+    if reason := why_not_plain(x, weight, padding, dilation, groups):
+        return reason
     if x.shape[1] % DEPTH != 0 or weight.shape[0] % 8 != 0:
         return f"{x.shape[1]} channels must be a multiple of {DEPTH}, {weight.shape[0]} of 8"
-    taps = max(weight.shape[2:])
-    if taps > MOST_TAPS or max(pair(stride)) > MOST_STRIDE or max(pair(padding)) > MOST_PADDING:
+    if max(weight.shape[2:]) > MOST_TAPS or max(pair(stride)) > MOST_STRIDE or max(pair(padding)) > MOST_PADDING:
         return f"a kernel of {list(weight.shape[2:])}, strides of {pair(stride)} and paddings of {pair(padding)} are too much"
     height, width = out_size(x.shape, weight.shape, stride, padding)
     if height <= 0 or width <= 0 or x.shape[0] * height * width > MOST or max(x.shape[2:]) > MOST or weight.numel() > MOST:
         return f"the result has {x.shape[0]} x {height} x {width} pixels"
-    if residual is not None and tuple(residual.shape) != (x.shape[0], weight.shape[0], height, width):
-        return f"residual of {list(residual.shape)} is broadcast"
-    if channel_add is not None and tuple(channel_add.shape) not in ((1, weight.shape[0]), (x.shape[0], weight.shape[0])):
-        return f"channel_add is {list(channel_add.shape)}, must be [1 or {x.shape[0]}, {weight.shape[0]}]"
+    out = (x.shape[0], weight.shape[0], height, width)
+    if reason := why_not_residual(residual, out) or why_not_channel_add(channel_add, x.shape[0], weight.shape[0]):
+        return reason
     if act not in load.ACTS:
         return f"act {act!r} is not supported"
     return load.why_not(target.device, "sfast_conv2d_status")
@@ -100,16 +97,15 @@ def launch_cut(
     channels, _, tap_rows, tap_columns = weight.shape
     out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
     out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    image, taps = _aligned(x), _aligned(weight)
-    added = None if residual is None else residual.contiguous(memory_format=torch.channels_last)
-    rows = None if channel_add is None else channel_add.contiguous()
+    image, taps, added = _aligned(x), _aligned(weight), None if residual is None else _aligned(residual)
+    column_sums, image_sums = (None if tensor is None else tensor.contiguous() for tensor in (bias, channel_add))
     with torch.cuda.device_of(x):
         status = library.sfast_conv2d(
             image.data_ptr(),
             taps.data_ptr(),
-            None if bias is None else bias.contiguous().data_ptr(),
-            None if rows is None else rows.data_ptr(),
-            0 if rows is None or rows.shape[0] == 1 else channels,
+            None if column_sums is None else column_sums.data_ptr(),
+            None if image_sums is None else image_sums.data_ptr(),
+            0 if image_sums is None or image_sums.shape[0] == 1 else channels,
             None if added is None else added.data_ptr(),
             out.data_ptr(),
             batch,
@@ -128,8 +124,6 @@ def launch_cut(
         )
     load.check(status, f"conv2d for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
     return out.contiguous(memory_format=memory_format_of(x))
-
-
 
 
 @functools.cache

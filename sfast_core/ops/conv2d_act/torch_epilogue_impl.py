@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
+from .constraints import why_not_channel_add
 from .epilogue import epilogue
 from .reference import ACTS, IntOrPair, memory_format_of, pair
 from .triton_kernels import epilogue_kernel
@@ -44,8 +45,8 @@ def why_not(
         return f"x is {x.dim()}-D, must be 4-D"
     if weight.shape[0] > BLOCK_CHANNELS * 65535:
         return f"{weight.shape[0]} channels are too many"
-    if channel_add is not None and tuple(channel_add.shape) not in ((1, weight.shape[0]), (x.shape[0], weight.shape[0])):
-        return f"channel_add is {list(channel_add.shape)}, must be [1 or {x.shape[0]}, {weight.shape[0]}]"
+    if reason := why_not_channel_add(channel_add, x.shape[0], weight.shape[0]):
+        return reason
     return None if act in ACTS else f"act {act!r} is not supported"
 
 

@@ -12,6 +12,7 @@ import torch
 from ..constraints import why_no_triton, why_not_half
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
+from .constraints import why_not_channel_add, why_not_plain, why_not_residual
 from .epilogue import epilogue
 from .reference import ACTS, IntOrPair, memory_format_of, out_size, pair
 from .triton_kernels import split_convolution_kernel, sum_epilogue_kernel
@@ -72,10 +73,8 @@ def why_not(
     """The reason why the kernels can't compute this, or None."""
     if reason := why_no_triton(target) or why_not_half(x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
         return reason
-    if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
-        return f"x is {list(x.shape)}, must be 4-D and not empty"
-    if isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
-        return "dilated and grouped convolutions, and paddings by name, are not supported"
+    if reason := why_not_plain(x, weight, padding, dilation, groups):
+        return reason
     if cut(1, 1, x.shape[1], 1, 1, target.shared_memory_bytes) is None:
         return f"x has {x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes of shared memory are too few"
     height, width = out_size(x.shape, weight.shape, stride, padding)
@@ -83,10 +82,9 @@ def why_not(
         return f"the result has {x.shape[0]} x {height} x {width} pixels, more than {MOST_PIXELS}"
     if max(x.numel(), weight.numel(), MOST_SPLITS * MOST_PIXELS * weight.shape[0]) >= 2**31:
         return "2^31 elements or more"
-    if residual is not None and tuple(residual.shape) != (x.shape[0], weight.shape[0], height, width):
-        return f"residual of {list(residual.shape)} is broadcast"
-    if channel_add is not None and tuple(channel_add.shape) not in ((1, weight.shape[0]), (x.shape[0], weight.shape[0])):
-        return f"channel_add is {list(channel_add.shape)}, must be [1 or {x.shape[0]}, {weight.shape[0]}]"
+    out = (x.shape[0], weight.shape[0], height, width)
+    if reason := why_not_residual(residual, out) or why_not_channel_add(channel_add, x.shape[0], weight.shape[0]):
+        return reason
     return None if act in ACTS else f"act {act!r} is not supported"
 
 
