@@ -45,13 +45,14 @@ def test_every_architecture_is_in_it_and_no_kernel_spills(compiled: tuple[Path, 
     assert not re.search("C751[0-9]", log), "wgmma is made to wait for itself"
 
 
-def test_attention_has_code_for_hopper_alone_and_its_status_can_tell(compiled: tuple[Path, str]) -> None:
-    """The empty kernel of another architecture has no shared memory: that is what sfast_attention_status looks at."""
+@pytest.mark.parametrize("kernel", ["attention_kernel", "conv2d_gather_kernel", "conv2d_window_kernel"])
+def test_what_has_code_for_hopper_alone_can_tell(compiled: tuple[Path, str], kernel: str) -> None:
+    """The empty kernel of another architecture has no shared memory: that is what sfast_attention_status and sfast_conv2d_status look at."""
     entries = re.split(r"Compiling entry function ", compiled[1])[1:]
     found = {
         arch[1]: "smem" in next(line for line in entry.splitlines() if "registers" in line)
         for entry in entries
-        if "attention_kernel" in entry.splitlines()[0] and (arch := re.search(r"for '(sm_\w+)'", entry))
+        if kernel in entry.splitlines()[0] and (arch := re.search(r"for '(sm_\w+)'", entry))
     }
     assert found == {f"sm_{arch}": arch == "90a" for arch in ARCHS.split(";")}
 
