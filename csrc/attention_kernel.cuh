@@ -7,7 +7,7 @@
 // A block has 256 queries of one head, or 192 where heads are wider, 64 to a warpgroup, whose scores with 128 keys at a time never leave
 // registers. One thread of a further warpgroup loads keys and values, kStages tiles ahead. The warpgroups take turns with the tensor cores:
 // without the turns they would all multiply, and then all exponentiate, at the same time (H100, 2 x 8 heads of 40, 4096 tokens: 124 us
-// without, 118 with; cuDNN 157).
+// without, 118 with; cuDNN 160).
 //
 // A multiprocessor has one block, which takes one tile of queries after the other: the next one's queries and first keys are loaded while
 // the last one's sums are written (2 x 20 heads of 64, 1024 tokens: 35.2 us with a block for each tile, 32.1 so; cuDNN 34.7). 440 tiles on 132
@@ -363,7 +363,7 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
         if (lane == 0) hopper::barrier_arrive(barrier);
     };
     // A turn with the tensor cores is a barrier that the warpgroup before arrives at and the one whose turn it is waits at. The last arrives
-    // for the first's next one, also for one that never comes: nobody waits for it then.
+    // for the first's next one, but not for one that never comes: nobody would wait for it.
     const auto begin_turn = [&] { hopper::named_wait(kFirstTurn + group, 2 * kWarpgroup); };
     const auto end_turn = [&](bool last) {
         if (!last || group < kComputing - 1) hopper::named_arrive(kFirstTurn + (group + 1) % kComputing, 2 * kWarpgroup);

@@ -49,8 +49,10 @@ cudaError_t count_clusters(ConvKernel kernel, int blocks, int* count) {
 
 int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
-bool fits_window(int64_t pixels, int64_t height, int64_t width) {
-    return width + 2 <= kMostPaddedWidth && weight_stages_of(window_bytes_of(int(pixels), int(height), int(width))) >= kFewestWeightStages;
+bool fits_window(int64_t n, int64_t height, int64_t width) {
+    if (width + 2 > kMostPaddedWidth || n > INT32_MAX / (height + 2)) return false;
+    const int64_t pixels = n * height * width;
+    return weight_stages_of(window_bytes_of(int(pixels), int(height), int(width))) >= kFewestWeightStages;
 }
 
 }  // namespace
@@ -70,8 +72,8 @@ SFAST_API int32_t sfast_conv2d_clusters(
     int64_t n, int64_t height, int64_t width, int32_t rows, int32_t columns, int32_t window, int32_t blocks) {
     using namespace sfast;
     const ConvKernel kernel = kernel_of(SFAST_FLOAT16, rows, columns, window != 0);
-    if (kernel == nullptr || blocks < 1 || blocks > 8 || n <= 0 || height <= 0 || width <= 0 || n > INT32_MAX / height / width) return 0;
-    if (window && !fits_window(n * height * width, height, width)) return 0;
+    if (kernel == nullptr || blocks < 1 || blocks > 8 || n <= 0 || height <= 0 || width <= 0 || n > (INT32_MAX - 1024) / height / width) return 0;
+    if (window && !fits_window(n, height, width)) return 0;
     int count = 0;
     return count_clusters(kernel, blocks, &count) == cudaSuccess ? count : 0;
 }
@@ -99,7 +101,7 @@ SFAST_API int32_t sfast_conv2d(
     const int64_t pixels = n * out_height * out_width, steps = tap_rows * tap_columns * (c / kDepth);
     if (steps > INT32_MAX / kDepth || channels > INT32_MAX / 2) return cudaErrorInvalidValue;
     const bool same_size = tap_rows == kTaps && tap_columns == kTaps && stride_h == 1 && stride_w == 1 && pad_h == 1 && pad_w == 1;
-    if (window && !(same_size && fits_window(pixels, height, width))) return cudaErrorInvalidValue;
+    if (window && !(same_size && fits_window(n, height, width))) return cudaErrorInvalidValue;
     const int64_t parts = window ? c / kDepth : steps;
     if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2 || splits < 1) return cudaErrorInvalidValue;
     if (sharing_rows * sharing_columns * int64_t(splits) > 8 || splits > parts) return cudaErrorInvalidValue;

@@ -154,7 +154,7 @@ template <typename T, typename Shape>
 __global__ void __launch_bounds__(kBlockThreads, 1) conv2d_gather_kernel(const __grid_constant__ Conv2dArguments arguments) {
 #ifdef SFAST_HOPPER
     extern __shared__ uint8_t shared[];
-    __shared__ uint64_t barriers[Gather<Shape>::kBarriers];  // static, which is how sfast_conv2d_status knows this code from the empty one
+    __shared__ uint64_t barriers[Gather<Shape>::kBarriers];
     const Gather<Shape> gather(arguments, shared, barriers);
     if (threadIdx.x == 0) gather.init_barriers();
     part_warpgroups(arguments, [&] { gather.load(); }, [&](int warp) { gather.template compute<T>(warp); });

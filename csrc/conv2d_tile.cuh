@@ -8,7 +8,7 @@
 // each. What is added to the products (bias, channel_add, residual) is where their sums begin, so it costs no pass and is not rounded;
 // the result is written once.
 //
-// A multiprocessor takes 30 bytes a clock from L2 when all do; alone, a block of 128 x 160 would want 58 at full speed. So blocks of a cluster
+// A multiprocessor takes 27 bytes a clock from L2 when all do; alone, a block of 128 x 160 would want 58 at full speed. So blocks of a cluster
 // that have the same channels bring half of the weight each, for both, and those that have the same pixels half of the pixels. Where there
 // are fewer tiles than multiprocessors, blocks of a cluster share a tile's depth: each warp's sums go to one of them, which adds them in a
 // fixed order.
@@ -287,12 +287,6 @@ struct Rows {
         }
         return true;
     }
-    // What the threads that don't compute do meanwhile.
-    __device__ __forceinline__ static void let_join() {
-        hopper::cluster_sync();
-        hopper::cluster_sync();
-    }
-
     // A warp rounds its 16 rows, 32 columns at a time, lays them into one of its `stores` and lets TMA write them. `turn` counts the boxes.
     __device__ __forceinline__ void write(const Conv2dArguments& arguments, uint32_t stores, int& turn, int row, int column, int lane) const {
 #pragma unroll
@@ -328,6 +322,12 @@ struct Rows {
     }
 };
 
+// What the threads that don't compute do while sums are joined.
+__device__ __forceinline__ void let_join() {
+    hopper::cluster_sync();
+    hopper::cluster_sync();
+}
+
 // Runs one of a kernel's two parts in each warpgroup. Barriers have been made.
 template <typename Load, typename Compute>
 __device__ __forceinline__ void part_warpgroups(const Conv2dArguments& arguments, const Load& load, const Compute& compute) {
@@ -343,7 +343,7 @@ __device__ __forceinline__ void part_warpgroups(const Conv2dArguments& arguments
         hopper::shrink_registers<kLoadingRegisters>();
         if (threadIdx.x == kComputing * kWarpgroup) load();
         __syncwarp();
-        if (arguments.splits > 1) Rows<__half, 4>::let_join();
+        if (arguments.splits > 1) let_join();
     } else {
         hopper::grow_registers<kComputingRegisters>();
         compute(warp);

@@ -209,7 +209,7 @@ template <typename T>
 __global__ void __launch_bounds__(kBlockThreads, 1) conv2d_window_kernel(const __grid_constant__ Conv2dArguments arguments) {
 #ifdef SFAST_HOPPER
     extern __shared__ uint8_t shared[];
-    __shared__ uint64_t barriers[Window::kBarriers];
+    __shared__ uint64_t barriers[Window::kBarriers];  // static, which is how sfast_conv2d_status knows this code from the empty one
     const Window window(arguments, shared, barriers);
     if (threadIdx.x == 0) window.init_barriers();
     part_warpgroups(arguments, [&] { window.load(); }, [&](int warp) { window.compute<T>(warp); });

@@ -111,16 +111,17 @@ SFAST_API int32_t sfast_conv2d_clusters(
 //   x            [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
 //   weight       [channels, tap_rows, tap_columns, c] dense, channels a multiple of 8, 16 taps at most in a row or column; 16 bytes
 //   bias         [channels] or null, aligned to 4 bytes
-//   channel_add  [n, channels], rows `channel_add_stride` elements apart (0: one row for all images), or null; 4 bytes
+//   channel_add  [n, channels], rows `channel_add_stride` elements apart (even; 0: one row for all images), or null; 4 bytes
 //   residual     as out, or null; 16 bytes
 //   out          [n, out_height, out_width, channels] dense, aligned to 16 bytes; must not overlap what is read
 // All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16; strides are 1 to 8, paddings 0 to 16. How the work is cut:
 //   rows, columns    pixels and channels of a tile: 128 x 160, 256 x 160 or 256 x 128
-//   window           1: a tile's pixels are brought once for all taps. For 128 x 160, 3 x 3 taps, stride 1, padding 1, and images that are
-//                    narrow enough. 0: once for each tap
+//   window           1: a tile's pixels are brought once for all taps. For 128 x 160, 3 x 3 taps, stride 1, padding 1, where
+//                    sfast_conv2d_clusters isn't 0. 0: once for each tap
 //   sharing_rows     1 or 2 blocks of a cluster that have the same channels, next to each other in pixels
 //   sharing_columns  1 or 2 that have the same pixels, next to each other in channels
-//   splits           blocks that share a tile's depth, only with 128 rows; the product of the three is 8 at most
+//   splits           blocks that share a tile's depth, only with 128 rows; tap_rows * tap_columns * c / 64 at most, with a window c / 64;
+//                    the product of the three is 8 at most
 // Otherwise it returns an error and nothing is queued.
 SFAST_API int32_t sfast_conv2d(
     const void* x, const void* weight, const void* bias,

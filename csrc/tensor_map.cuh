@@ -59,8 +59,8 @@ cudaError_t encode_map(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype
 }
 
 // What a convolution takes of its image, each of height and width.
-struct Window {
-    int64_t taps;
+struct Taps {
+    int64_t count;
     int64_t stride, padding;
 };
 
@@ -68,13 +68,13 @@ struct Window {
 // from any one on, 64 channels of each, in the 128-byte swizzle. The coordinates are the channel and the column, row and image of the pixel
 // that the first tap takes for the first of them; the tap's own place is given beside them. What lies outside an image is zero.
 inline cudaError_t encode_pixels(PixelMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* images, int64_t count, int64_t height,
-                                 int64_t width, int64_t channels, const Window& rows, const Window& columns, int pixels) {
+                                 int64_t width, int64_t channels, const Taps& rows, const Taps& columns, int pixels) {
     const cuuint64_t sizes[] = {cuuint64_t(channels), cuuint64_t(width), cuuint64_t(height), cuuint64_t(count)};
     const cuuint64_t row_bytes = sizes[0] * sizes[1] * 2;
     const cuuint64_t stride_bytes[] = {sizes[0] * 2, row_bytes, row_bytes * sizes[2]};
     const cuuint32_t steps[] = {1, cuuint32_t(columns.stride), cuuint32_t(rows.stride), 1};
     const int first[] = {int(-columns.padding), int(-rows.padding)};
-    const int last[] = {int(columns.padding - columns.taps + 1), int(rows.padding - rows.taps + 1)};  // counted from the image's end
+    const int last[] = {int(columns.padding - columns.count + 1), int(rows.padding - rows.count + 1)};  // counted from the image's end
     const CUresult result =
         encoder(map, map_type(dtype), 4, const_cast<void*>(images), sizes, stride_bytes, first, last, 64, cuuint32_t(pixels), steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -30,6 +30,7 @@ NAMES = {
     "void at::native::(anonymous namespace)::upsample_nearest2d_nhwc_out_frame<c10::Half>": "convolution",
     "transposed_weight_kernel": "convolution",
     "epilogue_kernel": "convolution",
+    "void sfast::(anonymous namespace)::conv2d_window_kernel<__half>(sfast::(anonymous namespace)::Conv2dArguments)": "convolution",
     "nvjet_sm90_hsh_168x128_64x5_1x2_h_bz_coopA_bias_TNN": "matrix products",
     "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize96x64x32_stage4_warpsize2x2x1_tensor16x8x16_kernel": "matrix products",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half>": "matrix products",
@@ -38,7 +39,7 @@ NAMES = {
     "Memset (Unknown)": "copies",
     "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda": "copies",
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)": "elementwise",
-    "activation_kernel": "elementwise",
+    "quick_gelu_kernel": "elementwise",
     "something_new": "other",
 }
 

@@ -13,6 +13,7 @@ import torch
 
 from ...native import load
 from ..constraints import why_no_hopper, why_not_half
+from ..packs import dense
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
 from .cut import DEPTH, Convolution, Cut, best_cut
 from .reference import IntOrPair, memory_format_of, out_size, pair
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from ...target import Target
 
 MOST_TAPS, MOST_STRIDE, MOST_PADDING = 16, 8, 16  #: in either direction
-MOST = 2**31 - 2**11  #: pixels of the result, and values of the weight: coordinates are 32-bit
-ALIGNMENT = 16  # bytes
+MOST = 2**31 - 2**11  #: pixels of x and of the result, and values of the weight: coordinates are 32-bit
 
 
 def why_not(
@@ -48,8 +48,10 @@ def why_not(
     if max(weight.shape[2:]) > MOST_TAPS or max(pair(stride)) > MOST_STRIDE or max(pair(padding)) > MOST_PADDING:
         return f"a kernel of {list(weight.shape[2:])}, strides of {pair(stride)} and paddings of {pair(padding)} are too much"
     height, width = out_size(x.shape, weight.shape, stride, padding)
-    if height <= 0 or width <= 0 or x.shape[0] * height * width > MOST or max(x.shape[2:]) > MOST or weight.numel() > MOST:
+    if height <= 0 or width <= 0 or x.shape[0] * height * width > MOST:
         return f"the result has {x.shape[0]} x {height} x {width} pixels"
+    if x.numel() // x.shape[1] > MOST or weight.numel() > MOST:
+        return f"x of {list(x.shape)} or weight of {list(weight.shape)} is larger than 32-bit coordinates reach"
     out = (x.shape[0], weight.shape[0], height, width)
     if reason := why_not_residual(residual, out) or why_not_channel_add(channel_add, x.shape[0], weight.shape[0]):
         return reason
@@ -97,8 +99,9 @@ def launch_cut(
     channels, _, tap_rows, tap_columns = weight.shape
     out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
     out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    image, taps, added = _aligned(x), _aligned(weight), None if residual is None else _aligned(residual)
-    column_sums, image_sums = (None if tensor is None else tensor.contiguous() for tensor in (bias, channel_add))
+    image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
+    added = None if residual is None else dense(residual, torch.channels_last)
+    column_sums, image_sums = (None if tensor is None else dense(tensor) for tensor in (bias, channel_add))
     with torch.cuda.device_of(x):
         status = library.sfast_conv2d(
             image.data_ptr(),
@@ -142,9 +145,3 @@ def _cut(device: torch.device, x: tuple[int, ...], weight: tuple[int, ...], stri
         found = best_cut(convolution, fitting, torch.cuda.get_device_properties(device).multi_processor_count)
     assert found is not None, "why_not has been asked"
     return found
-
-
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` with its channels innermost, as TMA can read it."""
-    dense = tensor.contiguous(memory_format=torch.channels_last)
-    return dense if dense.data_ptr() % ALIGNMENT == 0 else dense.clone(memory_format=torch.channels_last)

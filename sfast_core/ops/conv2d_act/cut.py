@@ -54,7 +54,7 @@ class Convolution(NamedTuple):
 
 
 def cuts(convolution: Convolution) -> Iterator[Cut]:
-    """All that the kernels can do, whether or not the GPU has room for it."""
+    """All that may be worth it, whether or not the GPU has room for it."""
     for rows, columns, window in TILES:
         if window and not (convolution.same_size and convolution.pixels >= FEWEST_WINDOW_PIXELS):
             continue

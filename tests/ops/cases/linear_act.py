@@ -41,9 +41,9 @@ CASES = [
     *(Case(act, _make((2, 9, 64), 96, act)) for act in ACTS),
     *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ACTS),
     *(Case(f"{act}-no-bias", _make((7, 64), 2500, act, bias=False)) for act in ACTS),
-    Case("one-row", _make((64,), 48, "silu")),
-    Case("strided", _strided("gelu_tanh")),
-    Case("empty", _make((0, 7, 64), 48, "gelu")),
+    *(Case(f"one-row-{act}", _make((64,), 48, act)) for act in ("relu", "quick_gelu")),
+    *(Case(f"strided-{act}", _strided(act)) for act in ("gelu_tanh", "quick_gelu")),
+    *(Case(f"empty-{act}", _make((0, 7, 64), 48, act)) for act in ("gelu", "quick_gelu")),
 ]
 
 GPU_CASES = [
@@ -52,5 +52,5 @@ GPU_CASES = [
         for model, shapes in LINEAR_ACT.items()
         for s in shapes
     ),
-    Case("past-2-31-elements", _make((2**16 + 1, 16), 2**15, "gelu"), slow=True),
+    Case("past-2-31-elements", _make((2**16 + 1, 16), 2**15, "quick_gelu"), slow=True),
 ]
