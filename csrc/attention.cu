@@ -54,10 +54,8 @@ cudaError_t launch_head(const AttentionArguments& arguments, int64_t head, cudaS
 
 SFAST_API int32_t sfast_attention_status(void) {
     using namespace sfast;
-    cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, attention_kernel<__half, 64>);
-    if (error != cudaSuccess) return told(error);
-    if (attributes.sharedSizeBytes == 0) return cudaErrorNoKernelImageForDevice;  // empty: made for another architecture
+    const cudaError_t error = has_code(attention_kernel<__half, 64>);
+    if (error != cudaSuccess) return error;
     TensorMapEncoder encoder;
     return tensor_map_encoder(&encoder);
 }

@@ -29,7 +29,7 @@
 namespace sfast {
 namespace {
 
-constexpr int kWarpgroup = 128;  // threads
+using hopper::kWarpgroup;
 constexpr int kGroupQueries = 64;
 constexpr int kKeys = 128;  // of a tile
 constexpr int kStages = 4;  // tiles of keys, and of values, that fit into shared memory
@@ -181,8 +181,7 @@ struct AttentionShared {
     uint32_t q_full, q_free, k_full, v_full, k_free, v_free;
 
     __device__ __forceinline__ AttentionShared(const void* buffers, const uint64_t* barriers) {
-        const uint32_t atom = hopper::kSwizzleAtomBytes;
-        q = (hopper::shared_address(buffers) + atom - 1) / atom * atom;
+        q = hopper::first_buffer(buffers);
         k = q + kQueryStages * kQueryBytes;
         v = k + kStages * kTileBytes;
         q_full = hopper::shared_address(barriers);

@@ -49,10 +49,11 @@ cudaError_t count_clusters(ConvKernel kernel, int blocks, int* count) {
 
 int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
-bool fits_window(int64_t n, int64_t height, int64_t width) {
-    if (width + 2 > kMostPaddedWidth || n > INT32_MAX / (height + 2)) return false;
-    const int64_t pixels = n * height * width;
-    return weight_stages_of(window_bytes_of(int(pixels), int(height), int(width))) >= kFewestWeightStages;
+// The bytes of a window of these images, 0 where it doesn't fit.
+int64_t fitting_window(int64_t n, int64_t height, int64_t width) {
+    if (width + 2 > kMostPaddedWidth || n > INT32_MAX / (height + 2)) return 0;
+    const int64_t bytes = window_bytes_of(int(n * height * width), int(height), int(width));
+    return weight_stages_of(bytes) >= kFewestWeightStages ? bytes : 0;
 }
 
 }  // namespace
@@ -60,10 +61,8 @@ bool fits_window(int64_t n, int64_t height, int64_t width) {
 
 SFAST_API int32_t sfast_conv2d_status(void) {
     using namespace sfast;
-    cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, conv2d_window_kernel<__half>);
-    if (error != cudaSuccess) return told(error);
-    if (attributes.sharedSizeBytes == 0) return cudaErrorNoKernelImageForDevice;  // empty: made for another architecture
+    const cudaError_t error = has_code(conv2d_window_kernel<__half>);
+    if (error != cudaSuccess) return error;
     PixelMapEncoder encoder;
     return pixel_map_encoder(&encoder);
 }
@@ -73,7 +72,7 @@ SFAST_API int32_t sfast_conv2d_clusters(
     using namespace sfast;
     const ConvKernel kernel = kernel_of(SFAST_FLOAT16, rows, columns, window != 0);
     if (kernel == nullptr || blocks < 1 || blocks > 8 || n <= 0 || height <= 0 || width <= 0 || n > (INT32_MAX - 1024) / height / width) return 0;
-    if (window && !fits_window(n, height, width)) return 0;
+    if (window && fitting_window(n, height, width) == 0) return 0;
     int count = 0;
     return count_clusters(kernel, blocks, &count) == cudaSuccess ? count : 0;
 }
@@ -101,7 +100,8 @@ SFAST_API int32_t sfast_conv2d(
     const int64_t pixels = n * out_height * out_width, steps = tap_rows * tap_columns * (c / kDepth);
     if (steps > INT32_MAX / kDepth || channels > INT32_MAX / 2) return cudaErrorInvalidValue;
     const bool same_size = tap_rows == kTaps && tap_columns == kTaps && stride_h == 1 && stride_w == 1 && pad_h == 1 && pad_w == 1;
-    if (window && !(same_size && fits_window(n, height, width))) return cudaErrorInvalidValue;
+    const int64_t window_bytes = window && same_size ? fitting_window(n, height, width) : 0;
+    if (window && window_bytes == 0) return cudaErrorInvalidValue;
     const int64_t parts = window ? c / kDepth : steps;
     if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2 || splits < 1) return cudaErrorInvalidValue;
     if (sharing_rows * sharing_columns * int64_t(splits) > 8 || splits > parts) return cudaErrorInvalidValue;
@@ -121,8 +121,8 @@ SFAST_API int32_t sfast_conv2d(
     if (window) {
         error = encode_map<4>(encoder, &arguments.x, dtype, x, {c, width, height, n}, {c, c * width, c * width * height},
                               {kDepth, int(width) + 2, 1, 1});
-        arguments.window_bytes = int(window_bytes_of(int(pixels), int(height), int(width)));
-        arguments.weight_stages = weight_stages_of(arguments.window_bytes);
+        arguments.window_bytes = int(window_bytes);
+        arguments.weight_stages = weight_stages_of(window_bytes);
     } else {
         error = encode_pixels(pixel_encoder, &arguments.x, dtype, x, n, height, width, c, {tap_rows, stride_h, pad_h},
                               {tap_columns, stride_w, pad_w}, rows / sharing_columns);

@@ -20,16 +20,11 @@ struct Gather {
 
     const Conv2dArguments& arguments;
     Member member;
-    int cluster, clusters;
     uint32_t buffers, stores, full, empty;
 
     __device__ __forceinline__ Gather(const Conv2dArguments& all, const void* shared, const uint64_t* barriers)
-        : arguments(all), member(all), buffers(first_buffer(shared)), stores(buffers + kStages * kStageBytes),
-          full(hopper::shared_address(barriers)), empty(full + 8 * kStages) {
-        const int blocks = arguments.sharing_rows * arguments.sharing_columns * arguments.splits;
-        cluster = blockIdx.x / blocks;
-        clusters = gridDim.x / blocks;
-    }
+        : arguments(all), member(all), buffers(hopper::first_buffer(shared)), stores(buffers + kStages * kStageBytes),
+          full(hopper::shared_address(barriers)), empty(full + 8 * kStages) {}
 
     __device__ __forceinline__ uint32_t pixels(uint32_t stage) const { return buffers + stage * kStageBytes; }
     __device__ __forceinline__ uint32_t weight(uint32_t stage) const { return pixels(stage) + Shape::kPixelBytes; }
@@ -49,7 +44,7 @@ struct Gather {
         const int part_rows = Shape::kRows / arguments.sharing_columns;
         const uint16_t same_pixels = member.same_pixels();
         Ring ring;
-        for (int group = cluster; group < arguments.row_groups * arguments.column_groups; group += clusters) {
+        for (int group = member.cluster; group < arguments.row_groups * arguments.column_groups; group += member.clusters) {
             const Place place = place_of<Shape>(member, group);
             if (arguments.has_residual && member.split == 0) {
                 for (int box = 0; box < Shape::kResidualBoxes; ++box) {
@@ -103,7 +98,7 @@ struct Gather {
             }
             hopper::wgmma_commit();
         };
-        for (int group = cluster; group < arguments.row_groups * arguments.column_groups; group += clusters) {
+        for (int group = member.cluster; group < arguments.row_groups * arguments.column_groups; group += member.clusters) {
             const Place place = place_of<Shape>(member, group);
 #pragma unroll
             for (int i = 0; i < kBlocks; ++i) {

@@ -26,7 +26,7 @@
 namespace sfast {
 namespace {
 
-constexpr int kWarpgroup = 128;  // threads
+using hopper::kWarpgroup;
 constexpr int kComputing = 2;    // warpgroups that compute
 constexpr int kWarps = kComputing * kWarpgroup / 32;
 constexpr int kBlockThreads = (kComputing + 1) * kWarpgroup;
@@ -127,12 +127,6 @@ __device__ __forceinline__ void add_products(float (&sum)[80], const uint32_t (&
 #undef SFAST_SUM_64
 #undef SFAST_SUM_8
 
-// The address in shared memory from which buffers of swizzled rows may lie.
-__device__ __forceinline__ uint32_t first_buffer(const void* shared) {
-    constexpr uint32_t kAtom = hopper::kSwizzleAtomBytes;
-    return (hopper::shared_address(shared) + kAtom - 1) / kAtom * kAtom;
-}
-
 // Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA has brought all of it;
 // empty, when each warp that computes with it, of each block that it is brought to, is done.
 struct Ring {
@@ -157,16 +151,20 @@ struct Ring {
     __device__ __forceinline__ void wait(uint32_t full) const { hopper::barrier_wait(full + 8 * stage, parity); }
 };
 
-// Which of a cluster's blocks this is.
+// Which of a cluster's blocks this is, and which of `clusters` the cluster.
 struct Member {
     const Conv2dArguments& arguments;
     int row, column, split;
+    int cluster, clusters;
 
     __device__ __forceinline__ explicit Member(const Conv2dArguments& all) : arguments(all) {
         const int rank = int(hopper::cluster_rank());
         row = rank % arguments.sharing_rows;
         column = rank / arguments.sharing_rows % arguments.sharing_columns;
         split = rank / arguments.sharing_rows / arguments.sharing_columns;
+        const int blocks = arguments.sharing_rows * arguments.sharing_columns * arguments.splits;
+        cluster = blockIdx.x / blocks;
+        clusters = gridDim.x / blocks;
     }
     __device__ __forceinline__ int rank_of(int of_row, int of_column, int of_split) const {
         return (of_split * arguments.sharing_columns + of_column) * arguments.sharing_rows + of_row;

@@ -52,19 +52,15 @@ struct Window {
 
     const Conv2dArguments& arguments;
     Member member;
-    int cluster, clusters, row_bytes;
+    int row_bytes;
     uint32_t weights, windows, stores;
     uint32_t window_full, window_empty, weight_full, weight_empty;
 
     __device__ __forceinline__ Window(const Conv2dArguments& all, const void* shared, const uint64_t* barriers)
-        : arguments(all), member(all), row_bytes((all.out_width + 2) * kDepth * 2), weights(first_buffer(shared)),
+        : arguments(all), member(all), row_bytes((all.out_width + 2) * kDepth * 2), weights(hopper::first_buffer(shared)),
           windows(weights + all.weight_stages * Shape::kWeightBytes), stores(windows + kWindows * all.window_bytes),
           window_full(hopper::shared_address(barriers)), window_empty(window_full + 8 * kWindows), weight_full(window_empty + 8 * kWindows),
-          weight_empty(weight_full + 8 * kMostWeightStages) {
-        const int blocks = arguments.sharing_rows * arguments.sharing_columns * arguments.splits;
-        cluster = blockIdx.x / blocks;
-        clusters = gridDim.x / blocks;
-    }
+          weight_empty(weight_full + 8 * kMostWeightStages) {}
 
     __device__ __forceinline__ uint32_t window(uint32_t stage) const { return windows + stage * arguments.window_bytes; }
     __device__ __forceinline__ uint32_t weight(uint32_t stage) const { return weights + stage * Shape::kWeightBytes; }
@@ -90,7 +86,7 @@ struct Window {
         const uint16_t same_pixels = member.same_pixels();
         const int padded_height = arguments.out_height + 2;
         Ring window_ring, weight_ring;
-        for (int group = cluster; group < arguments.row_groups * arguments.column_groups; group += clusters) {
+        for (int group = member.cluster; group < arguments.row_groups * arguments.column_groups; group += member.clusters) {
             const Place place = place_of<Shape>(member, group);
             if (arguments.has_residual && member.split == 0) {
                 for (int box = 0; box < Shape::kResidualBoxes; ++box) {
@@ -135,7 +131,7 @@ struct Window {
         Rows<T, Shape::kSums> rows;
         uint32_t pixels[kSteps][4] = {};
         int turn = 0;
-        for (int group = cluster; group < arguments.row_groups * arguments.column_groups; group += clusters) {
+        for (int group = member.cluster; group < arguments.row_groups * arguments.column_groups; group += member.clusters) {
             const Place place = place_of<Shape>(member, group);
             rows.begin(arguments, member.split == 0, place.row + warp_row + lane / 4, place.column + lane % 4 * 2);
             if (arguments.has_residual && member.split == 0) {

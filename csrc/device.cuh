@@ -11,6 +11,16 @@ inline cudaError_t told(cudaError_t error) {
     return error;
 }
 
+// cudaSuccess where `kernel` has code for the current device. It must have static shared memory, and be empty when compiled for an architecture
+// that isn't its own.
+template <typename Kernel>
+cudaError_t has_code(Kernel* kernel) {
+    cudaFuncAttributes attributes;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return told(error);
+    return attributes.sharedSizeBytes == 0 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+}
+
 // How many the current device has.
 inline cudaError_t multiprocessors(int* count) {
     int device = 0;

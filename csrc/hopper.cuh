@@ -14,6 +14,8 @@
 
 namespace sfast::hopper {
 
+inline constexpr int kWarpgroup = 128;  // threads
+
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) { return uint32_t(__cvta_generic_to_shared(pointer)); }
 
 // --- Registers and named barriers ------------------------------------------------------------------------------------------------
@@ -208,6 +210,12 @@ __device__ __forceinline__ void keep(const uint32_t (&words)[4], bool never, uin
 // Of a row of an operand: TMA's and wgmma's widest swizzle, which exchanges the row's 16-byte units by the row's number modulo 8.
 inline constexpr int kSwizzleBytes = 128;
 inline constexpr int kSwizzleAtomBytes = 8 * kSwizzleBytes;  // buffers begin on a multiple of this
+
+// The first address in `shared` from which such buffers may lie; it costs less than kSwizzleAtomBytes.
+__device__ __forceinline__ uint32_t first_buffer(const void* shared) {
+    constexpr uint32_t kAtom = kSwizzleAtomBytes;
+    return (shared_address(shared) + kAtom - 1) / kAtom * kAtom;
+}
 
 // Describes an operand to wgmma: rows of 64 16-bit elements, in groups of 8 one behind the other, swizzled. Fields: at bit 0 address / 16,
 // at 16 the leading offset (without meaning here), at 32 the offset of a group of rows / 16, at 62 the swizzle. Where rows lie along the

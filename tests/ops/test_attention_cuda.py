@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sfast_core.native import load
 from sfast_core.ops.attention import OP, cuda_impl
 from sfast_core.target import Target
 from tests.targets import B200, H100
@@ -18,14 +17,6 @@ def heads(tokens: int = 4096, head: int = 40, dtype: torch.dtype = torch.float16
 def reason(target: Target, q: torch.Tensor, k: torch.Tensor, **options: object) -> str | None:
     (impl,) = [impl for impl in OP.impls if impl.name == "cuda"]
     return impl.why_not(target, q, k, k, **options)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which status functions the library was asked for; it has nothing against anything."""
-    names: list[str] = []
-    monkeypatch.setattr(load, "why_not", lambda device, status_of="sfast_device_status": names.append(status_of))
-    return names
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

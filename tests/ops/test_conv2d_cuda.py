@@ -30,14 +30,6 @@ def reason(target: Target, x: torch.Tensor, weight: torch.Tensor, **options: Any
     return impl.why_not(target, x, weight, None, **options)
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which status functions the library was asked for; it has nothing against anything."""
-    names: list[str] = []
-    monkeypatch.setattr(load, "why_not", lambda device, status_of="sfast_device_status": names.append(status_of))
-    return names
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("options", [{"padding": 1}, {"stride": 2, "padding": 1}, {"act": "silu"}, {"padding": (0, 2)}], ids=str)
 def test_it_takes_what_models_have(asked: list[str], dtype: torch.dtype, options: dict[str, Any]) -> None:
