@@ -8,9 +8,6 @@
 namespace sfast {
 namespace {
 
-constexpr int kPair = 2;         // blocks of a cluster
-constexpr int kPairedTiles = 8;  // of keys, at least: with fewer a pair saves less than it takes to put its sums together
-
 // A map of [images, heads, rows, head], whose rows, heads and images lie `strides` apart, in boxes of `box_rows` rows.
 cudaError_t encode_heads(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* data, int64_t images, int64_t heads,
                          int64_t rows, int64_t head, const int64_t* strides, int box_rows) {
@@ -20,10 +17,12 @@ cudaError_t encode_heads(TensorMapEncoder encoder, CUtensorMap* map, int32_t dty
 
 int up_to_pairs(int blocks) { return (blocks + kPair - 1) / kPair * kPair; }
 
-// How many of `tiles` blocks compute alone: full rounds, and what is left behind them unless pairs get it done in half a round.
-int alone(int tiles, int64_t keys, int sm_count) {
-    const int left = tiles % sm_count;
-    return keys >= kPairedTiles * kKeys && left <= sm_count / kPair ? tiles - left : tiles;
+// Whether the tiles of a head have all its queries, and no row that an int can't count.
+template <int kHead>
+bool covers(const HeadCut& cut, int64_t queries) {
+    if (cut.tall < 0 || cut.low < 0) return false;
+    const int64_t rows = int64_t(cut.tall) * Block<kHead>::kQueries + int64_t(cut.low) * Block<kHead>::kLowQueries;
+    return queries <= rows && rows <= INT32_MAX;
 }
 
 template <typename T, int kHead>
@@ -66,16 +65,21 @@ SFAST_API int32_t sfast_attention(
     const void* v, const int64_t* v_strides,
     void* out,
     int64_t images, int64_t heads, int64_t queries, int64_t keys, int64_t head,
-    float scale, int32_t dtype, void* stream) {
+    float scale, int32_t dtype,
+    int32_t first_heads, int32_t first_tall, int32_t first_low, int32_t rest_tall, int32_t rest_low, int32_t paired, void* stream) {
     using namespace sfast;
     if ((head != 40 && head != 64) || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
     if (images < 0 || heads < 0 || queries < 0 || keys <= 0 || heads > 65535 || images * heads > 65535) return cudaErrorInvalidValue;
-    if (queries > INT32_MAX - Block<40>::kQueries || keys > INT32_MAX - kKeys) return cudaErrorInvalidValue;
+    if (keys > INT32_MAX - kKeys) return cudaErrorInvalidValue;
     if (reinterpret_cast<uintptr_t>(out) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
     if (images * heads * queries == 0) return cudaSuccess;
-    const int64_t tile = head == 40 ? Block<40>::kQueries : Block<64>::kQueries;
-    const int64_t head_tiles = (queries + tile - 1) / tile, tiles = images * heads * head_tiles;
-    if (tiles > INT32_MAX / kPair) return cudaErrorInvalidValue;
+    const HeadCut first{first_tall, first_low}, rest{rest_tall, rest_low};
+    const int64_t rest_heads = images * heads - first_heads;
+    const auto covered = [&](const HeadCut& cut) { return head == 40 ? covers<40>(cut, queries) : covers<64>(cut, queries); };
+    if (first_heads < 1 || rest_heads < 0 || !covered(first) || (rest_heads > 0 && !covered(rest))) return cudaErrorInvalidValue;
+    const int64_t tall_tiles = int64_t(first_heads) * first_tall + rest_heads * rest_tall;
+    const int64_t low_tiles = int64_t(first_heads) * first_low + rest_heads * rest_low, tiles = tall_tiles + low_tiles;
+    if (tiles > INT32_MAX / kPair || paired < 0 || paired > tall_tiles || (paired > 0 && low_tiles > 0)) return cudaErrorInvalidValue;
 
     TensorMapEncoder encoder;
     cudaError_t error = tensor_map_encoder(&encoder);
@@ -94,11 +98,14 @@ SFAST_API int32_t sfast_attention(
     arguments.heads = int(heads);
     arguments.queries = int(queries);
     arguments.keys = int(keys);
-    arguments.head_tiles = int(head_tiles);
+    arguments.first = first;
+    arguments.rest = rest;
+    arguments.first_heads = first_heads;
+    arguments.tall_tiles = int(tall_tiles);
     arguments.tiles = int(tiles);
+    arguments.alone = int(tiles) - paired;
     sm_count = std::max(sm_count / kPair, 1) * kPair;  // in clusters
-    arguments.alone = alone(int(tiles), keys, sm_count);
-    arguments.blocks = std::max(std::min(up_to_pairs(arguments.alone), sm_count), (arguments.tiles - arguments.alone) * kPair);
+    arguments.blocks = std::max(std::min(up_to_pairs(arguments.alone), sm_count), paired * kPair);
     arguments.factor = scale * 1.4426950408889634f;
     auto* const queue = static_cast<cudaStream_t>(stream);
     if (dtype == SFAST_FLOAT16) return launch_head<__half>(arguments, head, queue);
@@ -110,7 +117,8 @@ SFAST_API int32_t sfast_attention(
 SFAST_API int32_t sfast_attention_status(void) { return cudaErrorNotSupported; }
 
 SFAST_API int32_t sfast_attention(const void*, const int64_t*, const void*, const int64_t*, const void*, const int64_t*, void*, int64_t,
-                                  int64_t, int64_t, int64_t, int64_t, float, int32_t, void*) {
+                                  int64_t, int64_t, int64_t, int64_t, float, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t,
+                                  void*) {
     return cudaErrorNotSupported;
 }
 

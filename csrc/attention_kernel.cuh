@@ -10,10 +10,10 @@
 // without, 118 with; cuDNN 160).
 //
 // A multiprocessor has one block, which takes one tile of queries after the other: the next one's queries and first keys are loaded while
-// the last one's sums are written (2 x 20 heads of 64, 1024 tokens: 35.2 us with a block for each tile, 32.1 so; cuDNN 34.7). 440 tiles on 132
-// multiprocessors would take as long as 528, so what is left behind the last full round, if it is half a round at most, goes to pairs of
-// blocks: clusters whose blocks have the same queries, half of the keys each, and put their sums together through shared memory (2 x 10
-// heads of 64, 4096 tokens: 209 us without, 189 with, and one tile after the other 179; cuDNN 181).
+// the last one's sums are written (2 x 20 heads of 64, 1024 tokens: 35.2 us with a block for each tile, 32.1 so; cuDNN 34.7). For
+// multiprocessors to be done at the same time, tiles are of two heights: low ones leave one warpgroup out, and come behind all tall ones. Or
+// the last tall tiles go to pairs of blocks: clusters whose blocks have the same queries, half of the keys each, and put their sums
+// together through shared memory. The caller says how heads are cut (sfast_core/ops/attention/cut.py).
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
@@ -35,6 +35,7 @@ constexpr int kKeys = 128;  // of a tile
 constexpr int kStages = 4;  // tiles of keys, and of values, that fit into shared memory
 constexpr int kQueryStages = 2;
 constexpr int kRowBytes = hopper::kSwizzleBytes;
+constexpr int kPair = 2;  // blocks of a cluster
 constexpr int kGroupBytes = kGroupQueries * kRowBytes;
 constexpr int kTileBytes = kKeys * kRowBytes;
 
@@ -44,17 +45,25 @@ template <int kHead>
 struct Block {
     static constexpr int kComputing = kHead == 40 ? 4 : 3;  // warpgroups
     static constexpr int kThreads = (kComputing + 1) * kWarpgroup;
-    static constexpr int kQueries = kComputing * kGroupQueries;
+    static constexpr int kQueries = kComputing * kGroupQueries;  // of a tall tile
+    static constexpr int kLowQueries = kQueries - kGroupQueries;
     static constexpr int kComputingRegisters = kComputing == 4 ? 112 : 160;
     static constexpr int kLoadingRegisters = kComputing == 4 ? 24 : 32;
     static constexpr int kSharedBytes = hopper::kSwizzleAtomBytes + kQueryStages * kComputing * kGroupBytes + 2 * kStages * kTileBytes;
+};
+
+// How many tall and low tiles a head has; the tall ones come first.
+struct HeadCut {
+    int tall, low;
 };
 
 struct AttentionArguments {
     CUtensorMap q, k, v;
     void* out;  // [batch, queries, heads, head]
     int heads, queries, keys;
-    int head_tiles;  // of a block's queries, to a head
+    HeadCut first, rest;  // of the first `first_heads` heads of all images, and of the others
+    int first_heads;
+    int tall_tiles;  // of all heads; the low ones come behind them
     int alone;       // tiles that are a block's; those behind them, of `tiles`, are a pair's
     int tiles;
     int blocks;  // of the grid, in clusters of two
@@ -193,27 +202,38 @@ struct AttentionShared {
     }
 };
 
-// What a block has to do: some queries of a head, and the tiles of keys [begin, end).
+// What a block has to do: the queries of so many warpgroups from the first on, of a head, and the tiles of keys [begin, end).
 struct Work {
-    int first, head, image;
+    int first, groups, head, image;
     int begin, end;
     bool paired;  // the rest of the keys is the other block's of the cluster
 };
 
-// What a block has to do as number `turn`: tiles of its own, then its part of a pair's. False if there is nothing more.
-template <int kHead>
-__device__ __forceinline__ bool find_work(const AttentionArguments& arguments, int rank, int turn, Work& work) {
+// What a block takes as number `turn`: tiles of its own, then one that is a pair's. At or behind `tiles` if there is nothing more.
+__device__ __forceinline__ int tile_of(const AttentionArguments& arguments, int turn) {
     const int own = int(blockIdx.x) + turn * arguments.blocks;
-    work.paired = own >= arguments.alone;
-    const int tile = work.paired ? arguments.alone + int(blockIdx.x) / 2 : own;
-    if (tile >= arguments.tiles || own >= arguments.alone + arguments.blocks) return false;
-    work.first = tile % arguments.head_tiles * Block<kHead>::kQueries;
-    work.head = tile / arguments.head_tiles % arguments.heads;
-    work.image = tile / arguments.head_tiles / arguments.heads;
+    if (own < arguments.alone) return own;
+    return own < arguments.alone + arguments.blocks ? arguments.alone + int(blockIdx.x) / kPair : arguments.tiles;
+}
+
+template <int kHead>
+__device__ __forceinline__ Work work_at(const AttentionArguments& arguments, int rank, int tile) {
+    Work work;
+    work.paired = tile >= arguments.alone;
+    const bool low = tile >= arguments.tall_tiles;
+    const auto count = [&](const HeadCut& cut) { return low ? cut.low : cut.tall; };
+    const int index = low ? tile - arguments.tall_tiles : tile, before_rest = arguments.first_heads * count(arguments.first);
+    const bool in_rest = index >= before_rest;
+    const HeadCut& cut = in_rest ? arguments.rest : arguments.first;
+    const int at = in_rest ? index - before_rest : index, head = at / count(cut) + (in_rest ? arguments.first_heads : 0);
+    work.first = at % count(cut) * (low ? Block<kHead>::kLowQueries : Block<kHead>::kQueries) + (low ? cut.tall * Block<kHead>::kQueries : 0);
+    work.groups = Block<kHead>::kComputing - low;
+    work.head = head % arguments.heads;
+    work.image = head / arguments.heads;
     const int all = (arguments.keys + kKeys - 1) / kKeys, half = (all + 1) / 2;
     work.begin = work.paired && rank == 1 ? half : 0;
     work.end = work.paired && rank == 0 ? half : all;
-    return true;
+    return work;
 }
 
 // Where the tile that is taken as number `index` of this block lies, keys or values, and the parity of its phase of the barriers; and the
@@ -229,25 +249,29 @@ using QueryPlace = PlaceIn<kQueryStages>;
 template <int kHead>
 __device__ __forceinline__ void load_all(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, int rank) {
     using Shared = AttentionShared<kHead>;
-    Work work;
     int index = 0;
-    for (int turn = 0; find_work<kHead>(arguments, rank, turn, work); ++turn) {
+    for (int turn = 0, tile = tile_of(arguments, 0); tile < arguments.tiles; tile = tile_of(arguments, ++turn)) {
+        const Work work = work_at<kHead>(arguments, rank, tile);
         const QueryPlace queries(turn);
         const uint32_t q_full = shared.q_full + 8 * queries.stage;
-        hopper::barrier_wait(shared.q_free + 8 * queries.stage, queries.parity ^ 1);
-        hopper::barrier_arrive_expecting(q_full, Shared::kQueryBytes);
-        for (int group = 0; group < Block<kHead>::kComputing; ++group) {
+        // Warps that a low tile leaves out are done with it from the start.
+        const int absent = (Block<kHead>::kComputing - work.groups) * 4;
+        const auto take = [&](uint32_t full, uint32_t free, int parity, int bytes) {
+            hopper::barrier_wait(free, parity ^ 1);
+            if (absent > 0) hopper::barrier_arrive(free, absent);
+            hopper::barrier_arrive_expecting(full, bytes);
+        };
+        take(q_full, shared.q_free + 8 * queries.stage, queries.parity, work.groups * kGroupBytes);
+        for (int group = 0; group < work.groups; ++group) {
             load_rows(shared.q + queries.stage * Shared::kQueryBytes + group * kGroupBytes, arguments.q, q_full,
                       work.first + group * kGroupQueries, work.head, work.image);
         }
-        for (int tile = work.begin; tile < work.end; ++tile, ++index) {
+        for (int step = work.begin; step < work.end; ++step, ++index) {
             const TilePlace at(index);
-            hopper::barrier_wait(shared.k_free + 8 * at.stage, at.parity ^ 1);
-            hopper::barrier_arrive_expecting(shared.k_full + 8 * at.stage, kTileBytes);
-            load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, tile * kKeys, work.head, work.image);
-            hopper::barrier_wait(shared.v_free + 8 * at.stage, at.parity ^ 1);
-            hopper::barrier_arrive_expecting(shared.v_full + 8 * at.stage, kTileBytes);
-            load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, tile * kKeys, work.head, work.image);
+            take(shared.k_full + 8 * at.stage, shared.k_free + 8 * at.stage, at.parity, kTileBytes);
+            load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, step * kKeys, work.head, work.image);
+            take(shared.v_full + 8 * at.stage, shared.v_free + 8 * at.stage, at.parity, kTileBytes);
+            load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, step * kKeys, work.head, work.image);
         }
     }
 }
@@ -361,26 +385,27 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
     const auto free = [&](uint32_t barrier) {
         if (lane == 0) hopper::barrier_arrive(barrier);
     };
-    // A turn with the tensor cores is a barrier that the warpgroup before arrives at and the one whose turn it is waits at. The last arrives
-    // for the first's next one, but not for one that never comes: nobody would wait for it.
-    const auto begin_turn = [&] { hopper::named_wait(kFirstTurn + group, 2 * kWarpgroup); };
-    const auto end_turn = [&](bool last) {
-        if (!last || group < kComputing - 1) hopper::named_arrive(kFirstTurn + (group + 1) % kComputing, 2 * kWarpgroup);
-    };
-
     if (group == kComputing - 1) hopper::named_arrive(kFirstTurn, 2 * kWarpgroup);
-    Work work, next;
-    int index = 0;
-    bool more = find_work<kHead>(arguments, rank, 0, work);
-    for (int turn = 0; more; ++turn, work = next) {
-        more = find_work<kHead>(arguments, rank, turn + 1, next);
+    int index = 0, next = tile_of(arguments, 0);
+    for (int turn = 0; next < arguments.tiles; ++turn) {
+        const Work work = work_at<kHead>(arguments, rank, next);
+        if (group >= work.groups) break;  // low tiles come last
+        next = tile_of(arguments, turn + 1);
+        const bool more = next < arguments.tiles;
+        // A turn with the tensor cores is a barrier that the warpgroup before arrives at and the one whose turn it is waits at. A tile's last
+        // warpgroup arrives for the first's next turn, but not for one that never comes: nobody would wait for it.
+        const auto begin_turn = [&] { hopper::named_wait(kFirstTurn + group, 2 * kWarpgroup); };
+        const auto end_turn = [&](bool last) {
+            const bool closes = group == work.groups - 1;
+            if (!last || !closes) hopper::named_arrive(kFirstTurn + (closes ? 0 : group + 1), 2 * kWarpgroup);
+        };
         rows.top[0] = rows.top[1] = -INFINITY;
         rows.total[0] = rows.total[1] = 0.f;
 #pragma unroll
         for (float& value : rows.sum) value = 0.f;
         const QueryPlace queries(turn);
         q = hopper::operand(shared.q + queries.stage * AttentionShared<kHead>::kQueryBytes + group * kGroupBytes);
-        const auto ends = [&](int tile) { return tile == work.end - 1; };
+        const auto ends = [&](int step) { return step == work.end - 1; };
 
         const TilePlace first(index++);
         hopper::barrier_wait(shared.q_full + 8 * queries.stage, queries.parity);
@@ -390,17 +415,17 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
         end_turn(ends(work.begin) && !more);
         free(shared.k_free + 8 * first.stage);
         rows.soften(arguments.factor, arguments.keys - work.begin * kKeys, lane);
-        for (int tile = work.begin + 1; tile < work.end; ++tile, ++index) {
+        for (int step = work.begin + 1; step < work.end; ++step, ++index) {
             const TilePlace at(index), before(index - 1);
             hopper::barrier_wait(shared.k_full + 8 * at.stage, at.parity);
             hopper::barrier_wait(shared.v_full + 8 * before.stage, before.parity);
             begin_turn();
             add(before.stage);
             multiply(at.stage);
-            end_turn(ends(tile) && !more);
+            end_turn(ends(step) && !more);
             free(shared.k_free + 8 * at.stage);
             free(shared.v_free + 8 * before.stage);
-            rows.soften(arguments.factor, arguments.keys - tile * kKeys, lane);
+            rows.soften(arguments.factor, arguments.keys - step * kKeys, lane);
         }
         free(shared.q_free + 8 * queries.stage);
         const TilePlace last(index - 1);

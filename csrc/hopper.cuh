@@ -95,9 +95,12 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
 // After barrier_init, before __syncthreads or cluster_sync: TMA and the other blocks see the barriers as they were made.
 __device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// One arrival.
+// One arrival, or several.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier, int count) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
 // One arrival at a barrier of any block of the cluster (an address from in_block). What this thread wrote before is not thereby seen in

@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 5
+#define SFAST_ABI_VERSION 6
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
@@ -89,15 +89,19 @@ SFAST_API int32_t sfast_attention_status(void);
 //   q, k, v  [images, heads, queries or keys, head]; the head's elements are dense, *_strides are the three distances in elements from
 //            one row, one head and one image to the next, multiples of 8; aligned to 16 bytes
 //   out      [images, queries, heads, head] dense, aligned to 4 bytes; must not overlap what is read
-// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535. Otherwise it returns an error and
-// nothing is queued.
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535.
+//   tall, low  tiles of a head, of 256 and 192 queries where head is 40, of 192 and 128 where it is 64; together at least its queries.
+//              `first` ones of the first `first_heads` heads of all images (1 or more), `rest` ones of the others
+//   paired     the last so many tall tiles are computed by two blocks each; only without low ones
+// Otherwise it returns an error and nothing is queued.
 SFAST_API int32_t sfast_attention(
     const void* q, const int64_t* q_strides,
     const void* k, const int64_t* k_strides,
     const void* v, const int64_t* v_strides,
     void* out,
     int64_t images, int64_t heads, int64_t queries, int64_t keys, int64_t head,
-    float scale, int32_t dtype, void* stream);
+    float scale, int32_t dtype,
+    int32_t first_heads, int32_t first_tall, int32_t first_low, int32_t rest_tall, int32_t rest_low, int32_t paired, void* stream);
 
 // cudaSuccess where sfast_conv2d can run on the current device: as sfast_attention_status.
 SFAST_API int32_t sfast_conv2d_status(void);

@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 5  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 6  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 ACTS = {"none": 0, "silu": 1, "relu": 2}  #: activations of conv2d by their code in csrc/sfast.h
@@ -60,7 +60,9 @@ _SIGNATURES = {
         [_pointer, _pointer] * 3  # q, k and v, each with its strides
         + [_pointer]  # out
         + [_int64] * 5  # images, heads, queries, keys, head
-        + [_float, _int32, _pointer],  # scale, dtype, stream
+        + [_float, _int32]  # scale, dtype
+        + [_int32] * 6  # heads that are cut the first way, tall and low tiles of theirs and of the others, tiles that are shared by two blocks
+        + [_pointer],  # stream
     ),
     "sfast_conv2d": (
         _int32,

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,8 +63,15 @@ def test_what_has_code_for_hopper_alone_can_tell(compiled: tuple[Path, str], ker
     [
         ({"queries": 0}, "cudaSuccess"),
         ({"queries": -1}, "cudaErrorInvalidValue"),
-        ({"queries": 2**31 - 1}, "cudaErrorInvalidValue"),
+        ({"queries": 2**31 - 1, "cut": (16, 2**23, 0, 0, 0, 0)}, "cudaErrorInvalidValue"),
         ({"keys": 0}, "cudaErrorInvalidValue"),
+        ({"queries": 257}, "cudaErrorInvalidValue"),
+        ({"cut": (0, 1, 0, 1, 0, 0)}, "cudaErrorInvalidValue"),
+        ({"cut": (17, 1, 0, 1, 0, 0)}, "cudaErrorInvalidValue"),
+        ({"cut": (15, 1, 0, 0, 0, 0)}, "cudaErrorInvalidValue"),
+        ({"cut": (16, -1, 9, 0, 0, 0)}, "cudaErrorInvalidValue"),
+        ({"cut": (16, 1, 0, 0, 0, 17)}, "cudaErrorInvalidValue"),
+        ({"cut": (16, 1, 1, 0, 0, 16)}, "cudaErrorInvalidValue"),
         ({"heads": 40000}, "cudaErrorInvalidValue"),
         ({"head": 80}, "cudaErrorInvalidValue"),
         ({"dtype": load.DTYPES[torch.float32]}, "cudaErrorInvalidValue"),
@@ -71,12 +79,13 @@ def test_what_has_code_for_hopper_alone_can_tell(compiled: tuple[Path, str], ker
     ],
     ids=str,
 )
-def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, Any], error: str) -> None:
     library = load.open_library(compiled[0])
-    sizes = {"heads": 8, "queries": 4, "keys": 4, "head": 40, "dtype": load.DTYPES[torch.float16], "out": 16} | changed
+    plain = {"heads": 8, "queries": 4, "keys": 4, "head": 40, "dtype": load.DTYPES[torch.float16], "out": 16, "cut": (16, 1, 0, 0, 0, 0)}
+    sizes: dict[str, Any] = plain | changed
     strides = (ctypes.c_int64 * 3)(40, 160, 1280)
     counts = [2, sizes["heads"], sizes["queries"], sizes["keys"], sizes["head"]]
-    status = library.sfast_attention(16, strides, 16, strides, 16, strides, sizes["out"], *counts, 0.158, sizes["dtype"], None)
+    status = library.sfast_attention(16, strides, 16, strides, 16, strides, sizes["out"], *counts, 0.158, sizes["dtype"], *sizes["cut"], None)
     assert load.error_name(library, status) == error
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sfast_core.native import load
 from sfast_core.ops.attention import OP, cuda_impl
+from sfast_core.ops.attention.cut import WARPGROUPS, Cut
+from sfast_core.ops.attention.reference import attention
 from sfast_core.target import Target
 from tests.targets import B200, H100
 
@@ -60,3 +63,25 @@ def test_rows_are_copied_only_where_tma_can_not_read_them() -> None:
 def test_the_stride_of_one_row_head_or_image_is_made_up() -> None:
     one = torch.empty_strided((1, 1, 7, 40), (3, 5, 40, 1), dtype=torch.float16)
     assert list(cuda_impl._strides(one)) == [40, 40, 40]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", WARPGROUPS)
+@pytest.mark.parametrize("queries", [1024, 1001, 1090])
+def test_rows_have_the_same_bits_however_they_are_cut(head: int, queries: int) -> None:
+    """Tall and low tiles, as many rounds of either as come; a row's keys are taken in one order."""
+    if reason := load.why_not(torch.device("cuda"), "sfast_attention_status"):
+        pytest.skip(reason)
+    heads = 30  # enough for three rounds of low tiles
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, tokens, heads, head, device="cuda", dtype=torch.float16).transpose(1, 2) for tokens in (queries, 333, 333))
+    high, low = WARPGROUPS[head] * 64, (WARPGROUPS[head] - 1) * 64
+    tall = cuda_impl.launch_cut(Cut(60, -(-queries // high)), q, k, v)
+    expected = attention(q.float(), k.float(), v.float())
+    assert (tall.float() - expected).norm() < 6e-4 * expected.norm()
+    mixed = [(count, -(-max(queries - count * high, 0) // low)) for count in range(queries // high + 1)]
+    for first in mixed:
+        for rest in mixed:
+            for split in (1, 23, 60):
+                cut = Cut(split, *first, *rest)
+                assert torch.equal(cuda_impl.launch_cut(cut, q, k, v), tall), cut

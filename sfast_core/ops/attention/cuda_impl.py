@@ -1,12 +1,13 @@
 """Attention with narrow heads by a kernel of the CUDA extension, on Hopper: others pad heads of 40 to 64.
 
 H100, fp16, us: 2 x 8 heads of 40 and 4096 tokens 118, cuDNN 160; 2 x 20 of 64 and 1024 tokens 32.1 and 34.7; 2 x 10 of 64 and 3952 tokens 180 and
-205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``.
+205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``; :mod:`.cut` says how it is used.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,12 +15,13 @@ import torch
 from ...native import load
 from ..constraints import why_no_hopper
 from .constraints import steps, why_not_aligned, why_not_alike
+from .cut import WARPGROUPS, Cut, best_cut
 from .reference import tokens_inside
 
 if TYPE_CHECKING:
     from ...target import Target
 
-HEADS = (40, 64)
+HEADS = tuple(WARPGROUPS)
 FEWEST_KEYS = 129  #: fewer have a kernel of their own, triton_cross
 MOST_HEADS = 65535  #: of all images together
 MOST_ROWS = 2**31 - 512  #: coordinates are 32-bit, those of the last block's end too
@@ -67,6 +69,12 @@ def launch(
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernel.
     """
+    batch, heads, queries, head = q.shape
+    return launch_cut(_cut(q.device, batch * heads, queries, k.shape[2], head), q, k, v, scale)
+
+
+def launch_cut(cut: Cut, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+    """As :func:`launch`, cut as told."""
     library = load.library()
     batch, heads, queries, head = q.shape
     out = q.new_empty((batch, queries, heads, head))
@@ -87,10 +95,17 @@ def launch(
             head,
             head**-0.5 if scale is None else scale,
             load.DTYPES[q.dtype],
+            *cut,
             torch.cuda.current_stream(q.device).cuda_stream,
         )
     load.check(status, f"attention for q {tuple(q.shape)}, k {tuple(k.shape)} {q.dtype}")
     return out.transpose(1, 2)
+
+
+@functools.cache
+def _cut(device: torch.device, heads: int, queries: int, keys: int, head: int) -> Cut:
+    """The best cut on ``device``; ``heads`` of all images together."""
+    return best_cut(heads, queries, keys, head, torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:

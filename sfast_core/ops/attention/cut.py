@@ -1,0 +1,94 @@
+"""How the CUDA extension's attention is cut into tiles of queries, so that all multiprocessors have about as much to do.
+
+A multiprocessor takes one tile after the other. 40 heads of 1024 queries in tiles of 192 are 240 tiles, two rounds of 132: as long as 264. In 128
+such tiles and 128 of 128 queries no multiprocessor has more than one of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+GROUP = 64  #: queries of a warpgroup
+KEYS = 128  #: of a step
+WARPGROUPS = {40: 4, 64: 3}  #: that compute a tall tile, by the size of a head; a low tile has one less
+FEWEST_PAIRED_KEYS = 8 * KEYS  #: with fewer a pair saves less than it takes to put its sums together
+MANY_ROUNDS = 6  #: where a tile more or less matters little, and the search takes longer
+
+# What a tile takes, in tall tiles of a block's own. H100: a low one 0.76 with 4096 keys and 0.83 with 1024; what two blocks share 0.51 and 0.65.
+_LOW = 0.8
+_PAIRED = 0.55
+
+
+class Cut(NamedTuple):
+    """The first ``heads`` heads of all images have ``tall`` tall tiles and ``low`` low ones behind them, the others ``rest_tall`` and ``rest_low``.
+
+    All tall tiles are taken before the low ones. The last ``paired`` tall tiles are computed by two blocks each, which share their keys; then
+    there are no low ones.
+    """
+
+    heads: int
+    tall: int
+    low: int = 0
+    rest_tall: int = 0
+    rest_low: int = 0
+    paired: int = 0
+
+
+def best_cut(heads: int, queries: int, keys: int, head: int, multiprocessors: int) -> Cut:
+    """The fastest by :func:`rounds`; of equals the one with the fewest queries that aren't there, and then with all tiles tall.
+
+    Args:
+        heads: of all images together.
+        queries: of a head; keys likewise.
+        head: its size, one of :data:`WARPGROUPS`.
+        multiprocessors: of the GPU.
+    """
+    blocks = max(multiprocessors // 2, 1) * 2  # they come in clusters of two
+    return min(cuts(heads, queries, keys, head, blocks), key=lambda cut: (rounds(cut, heads, blocks), warpgroups(cut, heads, head)))
+
+
+def cuts(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterator[Cut]:
+    """All that may be worth it."""
+    most, groups = WARPGROUPS[head], math.ceil(queries / GROUP)
+    tall = math.ceil(groups / most)
+    yield Cut(heads, tall)
+    left = heads * tall % blocks
+    if keys >= FEWEST_PAIRED_KEYS and 0 < left <= blocks // 2:
+        yield Cut(heads, tall, paired=left)
+    if heads * tall > MANY_ROUNDS * blocks:
+        return
+
+    def with_low(tall: int) -> tuple[int, int]:
+        return tall, math.ceil(max(groups - tall * most, 0) / (most - 1))
+
+    for tall in range(math.ceil(groups / most), -1, -1):
+        for fewer in range(1, min(most, tall) + 1):
+            for first in range(1, heads + 1):
+                yield Cut(first, *with_low(tall), *with_low(tall - fewer))
+
+
+def tiles(cut: Cut, heads: int) -> tuple[int, int]:
+    """How many tall and low tiles ``heads`` heads have."""
+    rest = heads - cut.heads
+    return cut.heads * cut.tall + rest * cut.rest_tall, cut.heads * cut.low + rest * cut.rest_low
+
+
+def warpgroups(cut: Cut, heads: int, head: int) -> int:
+    """How many warpgroups' queries all tiles together have."""
+    tall, low = tiles(cut, heads)
+    return tall * WARPGROUPS[head] + low * (WARPGROUPS[head] - 1)
+
+
+def rounds(cut: Cut, heads: int, blocks: int) -> float:
+    """About how long the block with the most to do takes, in tall tiles."""
+    tall, low = tiles(cut, heads)
+    if cut.paired:
+        return (tall - cut.paired) // blocks + _PAIRED
+
+    def of(block: int) -> float:
+        own_tall = math.ceil((tall - block) / blocks)
+        return own_tall + _LOW * (math.ceil((tall + low - block) / blocks) - own_tall)
+
+    return max(of(0), of(tall % blocks))
