@@ -63,8 +63,10 @@ SHAPES: dict[str, dict[str, str]] = {
         "2x320x128-320-residual": "SDXL",
         "2x640x64-640": "SDXL",
         "2x1280x32-1280-residual": "SDXL",
+        "conv-out": "SDXL",
         "1x512x256-512": "VAE",
         "1x128x1024-128-residual": "VAE",
+        "vae-conv-out": "VAE",
     },
     "upsample_conv2d": {
         "2x1280x16": "SD1.5",

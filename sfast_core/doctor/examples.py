@@ -29,7 +29,8 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     for act in ("gelu_tanh", "quick_gelu"):
         yield "linear_act", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)
     yield "linear_add", (tokens, normal(640, 640, scale=0.04), normal(640), normal(2, 256, 640))
-    yield "conv2d_act", (image, normal(320, 320, 3, 3, scale=0.02), normal(320), 1, 1)
+    for channels in (320, 4):
+        yield "conv2d_act", (image, normal(channels, 320, 3, 3, scale=0.02), normal(channels), 1, 1)
     yield "upsample_conv2d", (normal(2, 320, 16, 16), normal(320, 320, 3, 3, scale=0.02), normal(320))
     yield "attention", (heads(256), heads(256), heads(256))
     yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))

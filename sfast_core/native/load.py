@@ -76,6 +76,12 @@ _SIGNATURES = {
         + [_int32] * 6  # rows and columns of a tile, whether it has a window; blocks that share channels, that share pixels, that share the depth
         + [_pointer],  # stream
     ),
+    "sfast_conv2d_few": (
+        _int32,
+        [_pointer] * 4  # x, weight, bias, out
+        + [_int64] * 5  # n, height, width, c, channels
+        + [_int32, _pointer],  # dtype, stream
+    ),
 }
 
 

@@ -113,6 +113,29 @@ def test_add_layer_norm_refuses_what_it_can_not_read(compiled: tuple[Path, str],
     assert load.error_name(library, status) == error
 
 
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"n": 0}, "cudaSuccess"),
+        ({"n": 65536}, "cudaErrorInvalidValue"),
+        ({"height": -1}, "cudaErrorInvalidValue"),
+        ({"width": 2**31 - 1}, "cudaErrorInvalidValue"),
+        ({"c": 96}, "cudaErrorInvalidValue"),
+        ({"c": 0}, "cudaErrorInvalidValue"),
+        ({"channels": 9}, "cudaErrorInvalidValue"),
+        ({"dtype": load.DTYPES[torch.float32]}, "cudaErrorInvalidValue"),
+        ({"x": 8}, "cudaErrorMisalignedAddress"),
+    ],
+    ids=str,
+)
+def test_conv2d_few_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+    library = load.open_library(compiled[0])
+    sizes = {"x": 16, "n": 1, "height": 4, "width": 4, "c": 64, "channels": 4, "dtype": load.DTYPES[torch.float16]} | changed
+    counts = [sizes[name] for name in ("n", "height", "width", "c", "channels", "dtype")]
+    status = library.sfast_conv2d_few(sizes["x"], 16, None, 16, *counts, None)
+    assert load.error_name(library, status) == error
+
+
 def test_the_library_opens_and_answers(compiled: tuple[Path, str]) -> None:
     library = load.open_library(compiled[0])
     assert library.sfast_abi_version() == load.ABI_VERSION

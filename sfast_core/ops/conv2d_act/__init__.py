@@ -24,6 +24,7 @@ OP = Op(
         Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second"),
         Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third"),
         Impl("cuda", ".cuda_impl", __package__),
+        Impl("cuda_few", ".cuda_few_impl", __package__),
         Impl("triton_split", ".triton_split_impl", __package__),
     ),
     measured=True,

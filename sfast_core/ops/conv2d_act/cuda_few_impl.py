@@ -1,0 +1,93 @@
+"""A 3x3 convolution to 8 channels at most by a kernel of the CUDA extension: the last one of a UNet or a decoder, which libraries pad to a wide tile.
+
+H100, fp16, us: 2x320x128x128 to 4 channels 15.9, PyTorch 50.6; 1x128x1024x1024 to 3 channels 144, cuDNN 376. The kernel is in ``csrc/conv2d_few.cu``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...native import load
+from ..constraints import why_no_cuda, why_not_half
+from ..packs import dense
+from .constraints import why_not_plain
+from .reference import IntOrPair, memory_format_of, pair
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+MOST_CHANNELS = 8  #: of the result
+DEPTH = 64  #: channels of x at a time
+MOST_IMAGES = 65535
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_cuda(target, (8, 0)) or why_not_half(x, weight=weight, bias=bias):
+        return reason
+    if reason := why_not_plain(x, weight, padding, dilation, groups):
+        return reason
+    if tuple(weight.shape[2:]) != (3, 3) or pair(stride) != (1, 1) or pair(padding) != (1, 1):
+        return f"a kernel of {list(weight.shape[2:])}, strides of {pair(stride)} and paddings of {pair(padding)}: must be 3x3, 1 and 1"
+    if weight.shape[0] > MOST_CHANNELS or x.shape[1] % DEPTH != 0:
+        return f"{x.shape[1]} channels must be a multiple of {DEPTH}, {weight.shape[0]} at most {MOST_CHANNELS}"
+    if residual is not None or channel_add is not None or act != "none":
+        return "only a bias is added"
+    if x.shape[0] > MOST_IMAGES:
+        return f"{x.shape[0]} images are more than {MOST_IMAGES}"
+    return load.why_not(target.device)
+
+
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    residual: torch.Tensor | None = None,
+    act: str = "none",
+    channel_add: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernel.
+    """
+    batch, depth, height, width = x.shape
+    channels = weight.shape[0]
+    out = torch.empty((batch, channels, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
+    shift = None if bias is None else bias.contiguous()
+    with torch.cuda.device_of(x):
+        status = load.library().sfast_conv2d_few(
+            image.data_ptr(),
+            taps.data_ptr(),
+            None if shift is None else shift.data_ptr(),
+            out.data_ptr(),
+            batch,
+            height,
+            width,
+            depth,
+            channels,
+            load.DTYPES[x.dtype],
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )
+    load.check(status, f"conv2d_few for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    return out.contiguous(memory_format=memory_format_of(x))
