@@ -1,7 +1,7 @@
 """A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``vae``, ``text_encoder`` and ``controlnet``
 have in common.
 
-Prints a table and writes CSV: time (median of rounds that alternate between the providers), time of the first calls until steady state,
+Prints a table and writes CSV: time of a call in a row of calls (median of rounds that alternate between the providers), time of the first calls until steady state,
 peak memory where it is counted, and the error against the same weights in float32.
 """
 
@@ -118,6 +118,7 @@ def _prepare(provider: _Provider) -> torch.Tensor:
 
 def _round(provider: _Provider) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    provider.forward()  # the GPU is busy with it while the CPU prepares the next, as it is in the middle of a sampling run
     begin.record()
     for _ in range(_CALLS):
         provider.forward()
