@@ -27,12 +27,16 @@ def test_low_tiles_even_out_what_multiprocessors_have_to_do() -> None:
     ("heads", "tokens", "head"),
     [
         pytest.param(16, 4096, 40, id="sd15"),  # two full rounds
-        pytest.param(1, 192, 64, id="one-tile"),
+        pytest.param(132, 192, 64, id="one-round"),
         pytest.param(16, 60000, 64, id="many-rounds"),
     ],
 )
 def test_all_tiles_are_tall_where_low_ones_gain_nothing(heads: int, tokens: int, head: int) -> None:
     assert tiles(pick(heads, tokens, head), heads)[1] == 0
+
+
+def test_a_few_queries_are_a_low_tile() -> None:
+    assert tiles(pick(1, 128), 1) == (0, 1)
 
 
 def test_pairs_take_what_is_left_behind_full_rounds() -> None:

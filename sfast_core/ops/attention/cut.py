@@ -60,13 +60,14 @@ def cuts(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterato
     if heads * tall > MANY_ROUNDS * blocks:
         return
 
-    def with_low(tall: int) -> tuple[int, int]:
-        return tall, math.ceil(max(groups - tall * most, 0) / (most - 1))
+    def with_low(count: int) -> tuple[int, int]:
+        return count, math.ceil(max(groups - count * most, 0) / (most - 1))
 
-    for tall in range(math.ceil(groups / most), -1, -1):
-        for fewer in range(1, min(most, tall) + 1):
-            for first in range(1, heads + 1):
-                yield Cut(first, *with_low(tall), *with_low(tall - fewer))
+    for count in range(tall, -1, -1):
+        yield Cut(heads, *with_low(count))
+        for fewer in range(1, min(most, count) + 1):
+            for first in range(1, heads):
+                yield Cut(first, *with_low(count), *with_low(count - fewer))
 
 
 def tiles(cut: Cut, heads: int) -> tuple[int, int]:
