@@ -11,8 +11,8 @@
 //
 // A multiprocessor has one block, which takes one tile of queries after the other: the next one's queries and first keys are loaded while
 // the last one's sums are written (2 x 20 heads of 64, 1024 tokens: 35.2 us with a block for each tile, 32.1 so; cuDNN 34.7). For
-// multiprocessors to be done at the same time, tiles are of two heights: low ones leave one warpgroup out, and come behind all tall ones. Or
-// the last tall tiles go to pairs of blocks: clusters whose blocks have the same queries, half of the keys each, and put their sums
+// multiprocessors to be done at the same time, tiles are of two heights: low ones leave one warpgroup out, and come behind all tall ones
+// (29.7). Or the last tall tiles go to pairs of blocks: clusters whose blocks have the same queries, half of the keys each, and put their sums
 // together through shared memory. The caller says how heads are cut (sfast_core/ops/attention/cut.py).
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
