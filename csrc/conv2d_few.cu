@@ -162,7 +162,11 @@ template <typename T>
 cudaError_t launch_few(const FewArguments& arguments, int images, cudaStream_t stream) {
     const auto kernel = conv2d_few_kernel<T>;
     constexpr int kSharedBytes = kStages * kStageBytes;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return told(error);
+    if (attributes.ptxVersion < 80) return cudaErrorNoKernelImageForDevice;  // made for an older architecture, for which the kernel is empty
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     if (error != cudaSuccess) return told(error);
     const int64_t tiles = int64_t(arguments.tiles_across) * ((arguments.height + kRows - 1) / kRows);
     if (tiles > INT32_MAX) return cudaErrorInvalidValue;
@@ -181,7 +185,7 @@ SFAST_API int32_t sfast_conv2d_few(
     if (n < 0 || n > 65535 || height < 0 || width < 0 || height > INT32_MAX - kRows || width > INT32_MAX - kColumns) return cudaErrorInvalidValue;
     if (c <= 0 || c > INT32_MAX || c % kDepth != 0 || channels <= 0 || channels > kMostChannels) return cudaErrorInvalidValue;
     if (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16) return cudaErrorInvalidValue;
-    if (n * height * width == 0) return cudaSuccess;
+    if (n == 0 || height == 0 || width == 0) return cudaSuccess;
     if (!is_aligned(x) || !is_aligned(weight)) return cudaErrorMisalignedAddress;
     const FewArguments arguments{x,           weight,     bias,   out, int(height), int(width), int(c), int(channels),
                                  int((width + kColumns - 1) / kColumns)};
