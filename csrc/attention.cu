@@ -69,17 +69,18 @@ SFAST_API int32_t sfast_attention(
     int32_t first_heads, int32_t first_tall, int32_t first_low, int32_t rest_tall, int32_t rest_low, int32_t paired, void* stream) {
     using namespace sfast;
     if ((head != 40 && head != 64) || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
-    if (images < 0 || heads < 0 || queries < 0 || keys <= 0 || heads > 65535 || images * heads > 65535) return cudaErrorInvalidValue;
+    if (images < 0 || heads < 0 || queries < 0 || keys <= 0 || images > 65535 || heads > 65535 || images * heads > 65535) return cudaErrorInvalidValue;
     if (keys > INT32_MAX - kKeys) return cudaErrorInvalidValue;
     if (reinterpret_cast<uintptr_t>(out) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
-    if (images * heads * queries == 0) return cudaSuccess;
+    if (images == 0 || heads == 0 || queries == 0) return cudaSuccess;
     const HeadCut first{first_tall, first_low}, rest{rest_tall, rest_low};
     const int64_t rest_heads = images * heads - first_heads;
     const auto covered = [&](const HeadCut& cut) { return head == 40 ? covers<40>(cut, queries) : covers<64>(cut, queries); };
     if (first_heads < 1 || rest_heads < 0 || !covered(first) || (rest_heads > 0 && !covered(rest))) return cudaErrorInvalidValue;
     const int64_t tall_tiles = int64_t(first_heads) * first_tall + rest_heads * rest_tall;
     const int64_t low_tiles = int64_t(first_heads) * first_low + rest_heads * rest_low, tiles = tall_tiles + low_tiles;
-    if (tiles > INT32_MAX / kPair || paired < 0 || paired > tall_tiles || (paired > 0 && low_tiles > 0)) return cudaErrorInvalidValue;
+    if (paired > 0 && keys <= kKeys) return cudaErrorInvalidValue;  // one of the two would have none, and wait for some
+    if (tiles > INT32_MAX / (4 * kPair) || paired < 0 || paired > tall_tiles || (paired > 0 && low_tiles > 0)) return cudaErrorInvalidValue;
 
     TensorMapEncoder encoder;
     cudaError_t error = tensor_map_encoder(&encoder);

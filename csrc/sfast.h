@@ -92,7 +92,7 @@ SFAST_API int32_t sfast_attention_status(void);
 // All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535.
 //   tall, low  tiles of a head, of 256 and 192 queries where head is 40, of 192 and 128 where it is 64; together at least its queries.
 //              `first` ones of the first `first_heads` heads of all images (1 or more), `rest` ones of the others
-//   paired     the last so many tall tiles are computed by two blocks each; only without low ones
+//   paired     the last so many tall tiles are computed by two blocks each; only without low ones, and with more than 128 keys
 // Otherwise it returns an error and nothing is queued.
 SFAST_API int32_t sfast_attention(
     const void* q, const int64_t* q_strides,
