@@ -1,8 +1,8 @@
 """A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``vae``, ``text_encoder`` and ``controlnet``
 have in common.
 
-Prints a table and writes CSV: time of a call among others (median of rounds that alternate between the providers), time of the first calls
-until steady state, peak memory where it is counted, and the error against the same weights in float32.
+Prints a table and writes CSV: time of a call in a row of them (median of rounds that alternate between the providers), time of the first
+calls until steady state, peak memory where it is counted, and the error against the same weights in float32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the CUDA extension's attention is cut into tiles of queries, so that all multiprocessors have about as much to do.
 
-A multiprocessor takes one tile after the other. 40 heads of 1024 queries in tiles of 192 are 240 tiles, two rounds of 132: as long as 264. In 128
-such tiles and 128 of 128 queries no multiprocessor has more than one of each.
+A multiprocessor takes one tile after the other. 40 heads of 1024 queries in tiles of 192 are 240 tiles, two rounds of 132: as long as 264. In 112
+such tiles and 152 of 128 queries no multiprocessor has more than two, and at least one of them is low.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WARPGROUPS = {40: 4, 64: 3}  #: that compute a tall tile, by the size of a head;
 FEWEST_PAIRED_KEYS = 8 * KEYS  #: with fewer a pair saves less than it takes to put its sums together
 MANY_ROUNDS = 6  #: where a tile more or less matters little, and the search takes longer
 
-# What a tile takes, in tall tiles of a block's own. H100: a low one 0.76 with 4096 keys and 0.83 with 1024; what two blocks share 0.51 and 0.65.
+# What a tile takes, in tall tiles of a block's own. H100, 1024 to 4096 keys: a low one 0.76 to 0.85, what two blocks share 0.51 to 0.65.
 _LOW = 0.8
 _PAIRED = 0.55
 
@@ -50,7 +50,7 @@ def best_cut(heads: int, queries: int, keys: int, head: int, multiprocessors: in
 
 
 def cuts(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterator[Cut]:
-    """All that may be worth it."""
+    """All that may be worth it, those with all tiles tall first; ``blocks`` is even."""
     most, groups = WARPGROUPS[head], math.ceil(queries / GROUP)
     tall = math.ceil(groups / most)
     yield Cut(heads, tall)
@@ -63,11 +63,11 @@ def cuts(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterato
     def with_low(count: int) -> tuple[int, int]:
         return count, math.ceil(max(groups - count * most, 0) / (most - 1))
 
-    for count in range(tall, -1, -1):
-        yield Cut(heads, *with_low(count))
+    for count in range(tall, 0, -1):
         for fewer in range(1, min(most, count) + 1):
             for first in range(1, heads):
                 yield Cut(first, *with_low(count), *with_low(count - fewer))
+        yield Cut(heads, *with_low(count - 1))
 
 
 def tiles(cut: Cut, heads: int) -> tuple[int, int]:
@@ -83,13 +83,9 @@ def warpgroups(cut: Cut, heads: int, head: int) -> int:
 
 
 def rounds(cut: Cut, heads: int, blocks: int) -> float:
-    """About how long the block with the most to do takes, in tall tiles."""
+    """About how long the first block takes, in tall tiles: none has more tiles than it, nor more tall ones."""
     tall, low = tiles(cut, heads)
     if cut.paired:
         return (tall - cut.paired) // blocks + _PAIRED
-
-    def of(block: int) -> float:
-        own_tall = math.ceil((tall - block) / blocks)
-        return own_tall + _LOW * (math.ceil((tall + low - block) / blocks) - own_tall)
-
-    return max(of(0), of(tall % blocks))
+    own_tall = math.ceil(tall / blocks)
+    return own_tall + _LOW * (math.ceil((tall + low) / blocks) - own_tall)
