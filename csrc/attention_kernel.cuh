@@ -11,8 +11,8 @@
 //
 // A multiprocessor has one block, which takes one tile of queries after the other: the next one's queries and first keys are loaded while
 // the last one's sums are written (2 x 20 heads of 64, 1024 tokens: 35.2 us with a block for each tile, 32.1 so; cuDNN 34.7). For
-// multiprocessors to be done at the same time, tiles are of two heights: low ones leave one warpgroup out, and come behind all tall ones
-// (29.7). Or the last tall tiles go to pairs of blocks: clusters whose blocks have the same queries, half of the keys each, and put their sums
+// multiprocessors to be done at the same time, tiles are of two heights (29.7 us): low ones leave one warpgroup out, and come behind all tall
+// ones. Or the last tall tiles go to pairs of blocks: clusters whose blocks have the same queries, half of the keys each, and put their sums
 // together through shared memory. The caller says how heads are cut (sfast_core/ops/attention/cut.py).
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
@@ -227,7 +227,7 @@ __device__ __forceinline__ Work work_at(const AttentionArguments& arguments, int
     const HeadCut& cut = in_rest ? arguments.rest : arguments.first;
     const int at = in_rest ? index - before_rest : index, head = at / count(cut) + (in_rest ? arguments.first_heads : 0);
     work.first = at % count(cut) * (low ? Block<kHead>::kLowQueries : Block<kHead>::kQueries) + (low ? cut.tall * Block<kHead>::kQueries : 0);
-    work.groups = Block<kHead>::kComputing - low;
+    work.groups = Block<kHead>::kComputing - (low ? 1 : 0);
     work.head = head % arguments.heads;
     work.image = head / arguments.heads;
     const int all = (arguments.keys + kKeys - 1) / kKeys, half = (all + 1) / 2;

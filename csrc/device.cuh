@@ -21,6 +21,16 @@ cudaError_t has_code(Kernel* kernel) {
     return attributes.sharedSizeBytes == 0 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
+// cudaSuccess where the current device's code of `kernel` was made for compute capability `oldest` (90: 9.0) or newer. The driver may have made it of
+// PTX for an older one, for which the kernel is empty.
+template <typename Kernel>
+cudaError_t made_for(Kernel* kernel, int oldest) {
+    cudaFuncAttributes attributes;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return told(error);
+    return attributes.ptxVersion >= oldest ? cudaSuccess : cudaErrorNoKernelImageForDevice;
+}
+
 // How many the current device has.
 inline cudaError_t multiprocessors(int* count) {
     int device = 0;

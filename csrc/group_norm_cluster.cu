@@ -257,11 +257,7 @@ cudaError_t cluster_typed(const void* x, const void* tail, int64_t tail_c, void*
 
 SFAST_API int32_t sfast_cluster_status(void) {
     using namespace sfast;
-    cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, cluster_kernel<__half>);
-    if (error != cudaSuccess) return told(error);
-    // The driver may have made this code of PTX for an older architecture, for which the kernel is empty.
-    return attributes.ptxVersion >= 90 ? cudaSuccess : cudaErrorNoKernelImageForDevice;
+    return made_for(cluster_kernel<__half>, 90);
 }
 
 SFAST_API int32_t sfast_group_norm_cluster(

@@ -7,6 +7,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "shared_memory.cuh"
+
 // Defined where the code that is being compiled may use wgmma and setmaxnreg: for sm_90a, not for sm_90, nor for PTX of older ones.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && CUDART_VERSION >= 12000
 #define SFAST_HOPPER 1
@@ -16,7 +18,8 @@ namespace sfast::hopper {
 
 inline constexpr int kWarpgroup = 128;  // threads
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) { return uint32_t(__cvta_generic_to_shared(pointer)); }
+using sfast::load_matrices;
+using sfast::shared_address;
 
 // --- Registers and named barriers ------------------------------------------------------------------------------------------------
 
@@ -186,14 +189,6 @@ __device__ __forceinline__ void store_wait_read() {
 __device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t (&words)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                  "r"(words[3])
-                 : "memory");
-}
-
-// The other way round: the left operand of wgmma, 16 rows to a warp, out of shared memory.
-__device__ __forceinline__ void load_matrices(uint32_t (&words)[4], uint32_t row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(row)
                  : "memory");
 }
 

@@ -137,12 +137,15 @@ SFAST_API int32_t sfast_conv2d(
     int32_t act, int32_t dtype,
     int32_t rows, int32_t columns, int32_t window, int32_t sharing_rows, int32_t sharing_columns, int32_t splits, void* stream);
 
+// cudaSuccess where sfast_conv2d_few can run on the current device: compute capability 8.0 and newer, and a build for one of these. Runs nothing.
+SFAST_API int32_t sfast_conv2d_few_status(void);
+
 // out = conv2d(x, weight) + bias, 3 x 3, stride 1, padding 1, in float32 until it is rounded once; bits don't differ from run to run.
 //   x        [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
 //   weight   [channels, 3, 3, c] dense, channels 8 at most; aligned to 16 bytes
 //   bias     [channels] or null
 //   out      [n, height, width, channels] dense; must not overlap what is read
-// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16; for compute capability 8.0 and newer. Otherwise it returns an error and nothing is queued.
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. Otherwise it returns an error and nothing is queued.
 SFAST_API int32_t sfast_conv2d_few(
     const void* x, const void* weight, const void* bias, void* out,
     int64_t n, int64_t height, int64_t width, int64_t c, int64_t channels,

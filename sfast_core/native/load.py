@@ -27,6 +27,7 @@ _SIGNATURES = {
     "sfast_cluster_status": (_int32, []),
     "sfast_attention_status": (_int32, []),
     "sfast_conv2d_status": (_int32, []),
+    "sfast_conv2d_few_status": (_int32, []),
     "sfast_conv2d_clusters": (_int32, [_int64] * 3 + [_int32] * 4),  # n, height, width; rows, columns, window, blocks
     "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
     "sfast_group_norm_act": (

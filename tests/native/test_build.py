@@ -142,8 +142,8 @@ def test_the_library_opens_and_answers(compiled: tuple[Path, str]) -> None:
     library = load.open_library(compiled[0])
     assert library.sfast_abi_version() == load.ABI_VERSION
     if not torch.cuda.is_available():
-        for asked in (library.sfast_device_status, library.sfast_cluster_status, library.sfast_attention_status):
-            status = asked()
+        for kernels in ("device", "cluster", "attention", "conv2d", "conv2d_few"):
+            status = getattr(library, f"sfast_{kernels}_status")()
             assert status != 0 and load.error_name(library, status).startswith("cudaError")
 
 

@@ -31,7 +31,7 @@ def reason(target: Target, x: torch.Tensor, weight: torch.Tensor, **options: Any
 @pytest.mark.parametrize("outputs", [1, 3, 4, 8])
 def test_it_takes_few_channels(asked: list[str], target: Target, outputs: int) -> None:
     assert reason(target, image(), taps(outputs)) is None
-    assert asked == ["sfast_device_status"]
+    assert asked == ["sfast_conv2d_few_status"]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def why_not(
         return "only a bias is added"
     if x.shape[0] > MOST_IMAGES:
         return f"{x.shape[0]} images are more than {MOST_IMAGES}"
-    return load.why_not(target.device)
+    return load.why_not(target.device, "sfast_conv2d_few_status")
 
 
 def launch(
