@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 6
+#define SFAST_ABI_VERSION 7
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
@@ -29,6 +29,11 @@ SFAST_API const char* sfast_error_name(int32_t error);
 
 // cudaSuccess where this build has code for the current device and the driver is new enough for it. Runs nothing.
 SFAST_API int32_t sfast_device_status(void);
+
+// Puts a kernel in the place of each small memset node of `graph` (a cudaGraph_t that isn't instantiated), which writes the same in less
+// time; counts them in `replaced`. Leaves a graph alone that allocates memory. On an error the graph computes what it did: a memset may be
+// done twice. Works on the current device, which must be the graph's.
+SFAST_API int32_t sfast_graph_replace_memsets(void* graph, int32_t* replaced);
 
 // Bytes of workspace that sfast_group_norm_act wants on the current device for n samples and this many groups.
 SFAST_API int64_t sfast_group_norm_act_workspace_bytes(int64_t n, int64_t groups);

@@ -72,7 +72,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"target", "native"},
     "capture": set(),
     "rewrite": {"capture", "ops", "target"},
-    "runtime": {"capture", "choices"},
+    "runtime": {"capture", "choices", "native"},
     "lowering": {"capture", "choices", "config", "ops", "report", "rewrite", "runtime", "target"},
     "proof": {"capture"},
     "reporter": {"advice", "report"},

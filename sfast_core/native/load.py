@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 6  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 7  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 ACTS = {"none": 0, "silu": 1, "relu": 2}  #: activations of conv2d by their code in csrc/sfast.h
@@ -29,6 +29,7 @@ _SIGNATURES = {
     "sfast_conv2d_status": (_int32, []),
     "sfast_conv2d_few_status": (_int32, []),
     "sfast_conv2d_clusters": (_int32, [_int64] * 3 + [_int32] * 4),  # n, height, width; rows, columns, window, blocks
+    "sfast_graph_replace_memsets": (_int32, [_pointer, _pointer]),  # graph; how many, an int32
     "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
     "sfast_group_norm_act": (
         _int32,

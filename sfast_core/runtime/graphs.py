@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from .collector import collector_paused
+from .memset_nodes import editable_graph, instantiate_without_memsets
 
 Tensors = Sequence[torch.Tensor]
 
@@ -93,12 +94,15 @@ class CudaBackend:
             self._stream.synchronize()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()
-            graph = torch.cuda.CUDAGraph()
+            editable = editable_graph(self._device)
+            graph = editable or torch.cuda.CUDAGraph()
             try:
                 graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
                 run()
                 clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
                 graph.capture_end()
+                if editable is not None:
+                    instantiate_without_memsets(editable)
             except BaseException as error:
                 traceback.clear_frames(error.__traceback__)  # what was allocated goes while the capture still takes it back
                 clear_workspaces()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from sfast_core.native import load
+from sfast_core.runtime import memset_nodes
 from sfast_core.runtime.graphs import Captured, CudaBackend, DeviceGraphs, device_graphs
 from sfast_core.runtime.program import Layout, Program
 from tests.fakes import FakeBackend
@@ -195,16 +198,9 @@ def test_only_a_cuda_device_has_graphs() -> None:
     assert device_graphs(torch.device("cpu")) is None and device_graphs(torch.device("meta")) is None
 
 
-@pytest.mark.parametrize(
-    ("alone", "fails", "expected"),
-    [
-        (False, False, "run clear begin run clear end"),
-        (True, False, "run begin run end"),
-        (False, True, "run clear begin failed clear end"),
-    ],
-)
-def test_a_graph_takes_workspaces_of_its_own(monkeypatch: pytest.MonkeyPatch, alone: bool, fails: bool, expected: str) -> None:
-    """cuBLAS asks for them while the graph is captured, and gives them back before that ends. A timing graph lives too short to need it."""
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a backend does, on a PyTorch that only writes it down."""
     events: list[str] = []
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
     generator = SimpleNamespace(graphsafe_set_state=lambda state: None, clone_state=lambda: None)
@@ -220,6 +216,19 @@ def test_a_graph_takes_workspaces_of_its_own(monkeypatch: pytest.MonkeyPatch, al
     for name, value in made.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: events.append("clear"), raising=False)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("alone", "fails", "expected"),
+    [
+        (False, False, "run clear begin run clear end"),
+        (True, False, "run begin run end"),
+        (False, True, "run clear begin failed clear end"),
+    ],
+)
+def test_a_graph_takes_workspaces_of_its_own(events: list[str], alone: bool, fails: bool, expected: str) -> None:
+    """cuBLAS asks for them while the graph is captured, and gives them back before that ends. A timing graph lives too short to need it."""
 
     def run() -> None:
         if fails and "begin" in events:
@@ -230,3 +239,62 @@ def test_a_graph_takes_workspaces_of_its_own(monkeypatch: pytest.MonkeyPatch, al
     with pytest.raises(RuntimeError, match="not permitted") if fails else contextlib.nullcontext():
         CudaBackend(torch.device("cuda", 0)).capture(run, alone)
     assert " ".join(events) == expected
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_memset_nodes_are_replaced_before_a_graph_is_instantiated(events: list[str], monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """And a graph of which the extension wants to know nothing runs as it was captured."""
+
+    def graph(keep_graph: bool) -> SimpleNamespace:
+        assert keep_graph
+        return SimpleNamespace(
+            capture_begin=lambda **_: events.append("begin"),
+            capture_end=lambda: events.append("end"),
+            raw_cuda_graph=lambda: 1234,
+            instantiate=lambda: events.append("instantiate"),
+        )
+
+    def replace(graph: int, replaced: Any) -> int:
+        events.append(f"replace in {graph}")
+        return status
+
+    library = SimpleNamespace(sfast_graph_replace_memsets=replace, sfast_error_name=lambda status: b"cudaErrorInvalidValue")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(memset_nodes, "load", SimpleNamespace(why_not=lambda device: None, library=lambda: library, error_name=load.error_name))
+    CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
+    assert " ".join(events) == "run begin run end replace in 1234 instantiate"
+
+
+def test_a_pytorch_that_keeps_no_graph_captures_as_ever(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memset_nodes, "load", SimpleNamespace(why_not=lambda device: None))
+    CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
+    assert " ".join(events) == "run begin run end"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("bits", "count", "replaced"),
+    [(8, 1, 1), (8, 4096, 1), (8, 4097, 0), (16, 3, 1), (32, 1, 1), (32, 1024, 1), (32, 1 << 20, 0)],
+)
+def test_a_memset_keeps_its_place_in_a_graph(bits: int, count: int, replaced: int) -> None:
+    """A small one becomes a kernel; either way it comes behind what was before it and before what was behind, at each replay."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    memset = getattr(driver, f"cuMemsetD{bits}Async")
+    x = torch.full((count,), 7, dtype={8: torch.int8, 16: torch.int16, 32: torch.int32}[bits], device="cuda")
+    before, behind = torch.empty_like(x), torch.empty_like(x)
+    graph = memset_nodes.editable_graph(x.device)
+    assert graph is not None
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        torch.add(x, 0, out=before)
+        assert memset(ctypes.c_uint64(x.data_ptr()), 3, ctypes.c_size_t(count), ctypes.c_void_p(stream.cuda_stream)) == 0
+        torch.add(x, 2, out=behind)
+        x.add_(1)
+        graph.capture_end()
+        assert memset_nodes.instantiate_without_memsets(graph) == replaced
+        for earlier in (7, 4, 4):
+            graph.replay()
+            stream.synchronize()
+            assert [set(values.tolist()) for values in (before, behind, x)] == [{earlier}, {5}, {4}]
