@@ -85,3 +85,23 @@ def test_rows_have_the_same_bits_however_they_are_cut(head: int, queries: int) -
             for split in (1, 23, 60):
                 cut = Cut(split, *first, *rest)
                 assert torch.equal(cuda_impl.launch_cut(cut, q, k, v), tall), cut
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 6e-4), (torch.bfloat16, 5e-3)], ids=str)
+@pytest.mark.parametrize("head", WARPGROUPS)
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys", "paired"),
+    [(3, 1, 129, 0), (3, 65, 128, 0), (3, 65, 1, 0), (25, 1001, 1100, 36), (25, 1001, 129, 36)],
+    ids=["one query", "one tile of keys", "one key", "pairs behind whole rounds", "a pair's second block with one key"],
+)
+def test_it_computes_attention_at_the_ends(dtype: torch.dtype, limit: float, head: int, heads: int, queries: int, keys: int, paired: int) -> None:
+    if reason := load.why_not(torch.device("cuda"), "sfast_attention_status"):
+        pytest.skip(reason)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, tokens, heads, head, device="cuda", dtype=dtype).transpose(1, 2) for tokens in (queries, keys, keys))
+    cut = Cut(2 * heads, -(-queries // (WARPGROUPS[head] * 64)), paired=paired)
+    expected = attention(q.float(), k.float(), v.float())
+    found = cuda_impl.launch_cut(cut, q, k, v)
+    assert (found.float() - expected).norm() < limit * expected.norm()
+    assert torch.equal(found, cuda_impl.launch_cut(cut, q, k, v))

@@ -19,7 +19,7 @@ OP = Op(
     name="conv2d_act",
     reference=conv2d_act,
     impls=(
-        Impl("torch_epilogue", ".torch_epilogue_impl", __package__, behind=("cuda",)),  # more passes, and a compilation for each kind
+        Impl("torch_epilogue", ".torch_epilogue_impl", __package__, behind=("cuda", "cuda_few")),  # more passes, and a compilation for each kind
         Impl("cudnn", ".cudnn_impl", __package__),
         Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second"),
         Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third"),
