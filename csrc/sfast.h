@@ -31,11 +31,9 @@ SFAST_API const char* sfast_error_name(int32_t error);
 SFAST_API int32_t sfast_device_status(void);
 
 // Puts a kernel in the place of each small memset node of `graph` (a cudaGraph_t that isn't instantiated), which writes the same in less
-// time; counts them in `replaced`. Those that zero parts of the `apart_bytes` bytes at `apart`, each another part, are replaced by one
-// kernel in front of all other nodes: what lies there must not be used by anything that isn't behind the memset. Leaves a graph alone
-// that allocates memory. On an error the graph computes what it did: a memset may be done twice. Works on the current device, which must
-// be the graph's.
-SFAST_API int32_t sfast_graph_replace_memsets(void* graph, const void* apart, int64_t apart_bytes, int32_t* replaced);
+// time; counts them in `replaced`. Leaves a graph alone that allocates memory. On an error the graph computes what it did: a memset may be
+// done twice. Works on the current device, which must be the graph's.
+SFAST_API int32_t sfast_graph_replace_memsets(void* graph, int32_t* replaced);
 
 // Bytes of workspace that sfast_group_norm_act wants on the current device for n samples and this many groups.
 SFAST_API int64_t sfast_group_norm_act_workspace_bytes(int64_t n, int64_t groups);

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import torch
 
-from ..native import workspaces
 from .collector import collector_paused
 from .memset_nodes import editable_graph, instantiate_without_memsets
 
@@ -99,24 +98,18 @@ class CudaBackend:
             graph = editable or torch.cuda.CUDAGraph()
             try:
                 graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
-                apart = self._run_apart(run)
+                run()
                 clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
                 graph.capture_end()
-                if editable is not None:
-                    instantiate_without_memsets(editable, apart)
             except BaseException as error:
                 traceback.clear_frames(error.__traceback__)  # what was allocated goes while the capture still takes it back
                 clear_workspaces()
                 self._void_capture(graph)
                 raise
+            if editable is not None:
+                instantiate_without_memsets(editable)
         current.wait_stream(self._stream)
         return _CudaReplay(graph)
-
-    def _run_apart(self, run: Callable[[], None]) -> tuple[int, int]:
-        """Run in a capture, with workspaces apart from each other; returns the address of all and their bytes. Their memory goes with it."""
-        with workspaces.capturing(self._device) as apart:
-            run()
-            return apart.span
 
     def _void_capture(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture that failed. PyTorch leaves the random generator in its capturing state then: give it a fresh, equal one."""

@@ -1,4 +1,4 @@
-"""Graphs without memset nodes: a kernel in the place of each, or one in front for all. Why is told in ``csrc/graph.cu``."""
+"""Captured graphs whose small memset nodes become kernels before they are instantiated. Why is told in ``csrc/graph.cu``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,8 @@ def editable_graph(device: torch.device) -> torch.cuda.CUDAGraph | None:
         return None
 
 
-def instantiate_without_memsets(graph: torch.cuda.CUDAGraph, apart: tuple[int, int] = (0, 0)) -> int:
-    """Replace the memset nodes of a graph and make it ready to replay.
-
-    Args:
-        graph: made by :func:`editable_graph`, and captured.
-        apart: address and bytes of workspaces, each of which one kernel uses: those are zeroed all at once, before anything else.
+def instantiate_without_memsets(graph: torch.cuda.CUDAGraph) -> int:
+    """Replace the memset nodes of a graph that :func:`editable_graph` made and that is captured, and make it ready to replay.
 
     Returns:
         How many were replaced: large ones stay, and all in a graph that allocates memory, as under cudaMallocAsync.
@@ -39,7 +35,7 @@ def instantiate_without_memsets(graph: torch.cuda.CUDAGraph, apart: tuple[int, i
         RuntimeError: it can't be instantiated.
     """
     replaced = ctypes.c_int32()
-    status = load.library().sfast_graph_replace_memsets(graph.raw_cuda_graph(), *apart, ctypes.byref(replaced))
+    status = load.library().sfast_graph_replace_memsets(graph.raw_cuda_graph(), ctypes.byref(replaced))
     if status != 0:
         log.debug("memset nodes stay in a graph: %s", load.error_name(load.library(), status))
     graph.instantiate()

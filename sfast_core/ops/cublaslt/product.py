@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...native.workspaces import workspace
 from ..constraints import why_no_cuda, why_not_half
 from ..packs import dense
 from ..spec import ranked
@@ -92,7 +91,7 @@ def launch_rank(
         )
         plan = plans().plan(problem)
         algorithm = plan.algorithm(rank)
-        scratch = workspace(algorithm.workspace_bytes, x.device)
+        workspace = torch.empty(algorithm.workspace_bytes, dtype=torch.uint8, device=x.device)
         addresses = Addresses(
             x=rows.data_ptr(),
             weight=matrix.data_ptr(),
@@ -100,7 +99,7 @@ def launch_rank(
             residual=None if added is None else added.data_ptr(),
             out=out.data_ptr(),
         )
-        plan.launch(algorithm, addresses, scratch.data_ptr(), torch.cuda.current_stream().cuda_stream)
+        plan.launch(algorithm, addresses, workspace.data_ptr(), torch.cuda.current_stream().cuda_stream)
     return out
 
 
