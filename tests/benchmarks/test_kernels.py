@@ -37,6 +37,7 @@ NAMES = {
     "void at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<unsigned int, 4, 128>": "concatenation",
     "Memcpy DtoD (Device -> Device)": "copies",
     "Memset (Unknown)": "copies",
+    "void sfast::(anonymous namespace)::fill_kernel<unsigned char>(unsigned char*, unsigned char, int)": "copies",
     "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda": "copies",
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)": "elementwise",
     "quick_gelu_kernel": "elementwise",
