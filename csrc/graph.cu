@@ -18,21 +18,30 @@ __global__ void fill_kernel(T* out, T value, int count) {
     for (int i = threadIdx.x; i < count; i += kThreads) out[i] = value;
 }
 
-// CUDA 13 asks for the edges' data as well. Without a place to put it, an edge that is not of the usual kind is an error.
-cudaError_t nodes_before(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) {
-#if CUDART_VERSION >= 13000
-    return cudaGraphNodeGetDependencies(node, nodes, nullptr, count);
-#else
-    return cudaGraphNodeGetDependencies(node, nodes, count);
-#endif
+using Nodes = std::vector<cudaGraphNode_t>;
+
+// The nodes that `list` gives.
+template <typename List>
+cudaError_t listed(List list, Nodes* nodes) {
+    size_t count = 0;
+    cudaError_t error = list(nullptr, &count);
+    nodes->resize(count);
+    if (error == cudaSuccess && count > 0) error = list(nodes->data(), &count);
+    return error;
 }
 
-cudaError_t nodes_behind(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) {
+// The nodes that `query` gives of `node`. CUDA 13 asks for the edges' data as well. Without a place to put it, an edge that is not of the usual kind
+// is an error.
+template <typename Query>
+cudaError_t neighbours(Query query, cudaGraphNode_t node, Nodes* nodes) {
+    const auto list = [&](cudaGraphNode_t* out, size_t* count) {
 #if CUDART_VERSION >= 13000
-    return cudaGraphNodeGetDependentNodes(node, nodes, nullptr, count);
+        return query(node, out, nullptr, count);
 #else
-    return cudaGraphNodeGetDependentNodes(node, nodes, count);
+        return query(node, out, count);
 #endif
+    };
+    return listed(list, nodes);
 }
 
 cudaError_t add_edges(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
@@ -43,18 +52,8 @@ cudaError_t add_edges(cudaGraph_t graph, const cudaGraphNode_t* from, const cuda
 #endif
 }
 
-// The nodes that `list` gives of `node`.
-template <typename List>
-cudaError_t listed(List list, std::vector<cudaGraphNode_t>* nodes) {
-    size_t count = 0;
-    cudaError_t error = list(nullptr, &count);
-    nodes->resize(count);
-    if (error == cudaSuccess && count > 0) error = list(nodes->data(), &count);
-    return error;
-}
-
 template <typename T>
-cudaError_t add_fill(cudaGraph_t graph, const std::vector<cudaGraphNode_t>& before, const cudaMemsetParams& memset, cudaGraphNode_t* node) {
+cudaError_t add_fill(cudaGraph_t graph, const Nodes& before, const cudaMemsetParams& memset, cudaGraphNode_t* node) {
     T* out = static_cast<T*>(memset.dst);
     T value = T(memset.value);
     int count = int(memset.width);
@@ -76,9 +75,9 @@ cudaError_t replace(cudaGraph_t graph, cudaGraphNode_t node, int32_t* replaced) 
     cudaError_t error = cudaGraphMemsetNodeGetParams(node, &memset);
     if (error != cudaSuccess) return error;
     if (memset.height != 1 || memset.width * memset.elementSize > kMostBytes) return cudaSuccess;
-    std::vector<cudaGraphNode_t> before, behind;
-    error = listed([&](cudaGraphNode_t* nodes, size_t* count) { return nodes_before(node, nodes, count); }, &before);
-    if (error == cudaSuccess) error = listed([&](cudaGraphNode_t* nodes, size_t* count) { return nodes_behind(node, nodes, count); }, &behind);
+    Nodes before, behind;
+    error = neighbours(cudaGraphNodeGetDependencies, node, &before);
+    if (error == cudaSuccess) error = neighbours(cudaGraphNodeGetDependentNodes, node, &behind);
     if (error != cudaSuccess) {
         told(error);
         return int(error) == kLossyQuery ? cudaSuccess : error;
@@ -88,7 +87,7 @@ cudaError_t replace(cudaGraph_t graph, cudaGraphNode_t node, int32_t* replaced) 
     else if (memset.elementSize == 2) error = add_fill<uint16_t>(graph, before, memset, &fill);
     else error = add_fill<uint32_t>(graph, before, memset, &fill);
     if (error != cudaSuccess) return error;
-    const std::vector<cudaGraphNode_t> from(behind.size(), fill);
+    const Nodes from(behind.size(), fill);
     if (!behind.empty()) error = add_edges(graph, from.data(), behind.data(), behind.size());
     if (error != cudaSuccess) {
         cudaGraphDestroyNode(fill);  // not in front of all that is behind the memset
@@ -106,7 +105,7 @@ SFAST_API int32_t sfast_graph_replace_memsets(void* graph, int32_t* replaced) {
     using namespace sfast;
     *replaced = 0;
     auto* const whole = static_cast<cudaGraph_t>(graph);
-    std::vector<cudaGraphNode_t> nodes, memsets;
+    Nodes nodes, memsets;
     cudaError_t error = listed([&](cudaGraphNode_t* list, size_t* count) { return cudaGraphGetNodes(whole, list, count); }, &nodes);
     if (error != cudaSuccess) return told(error);
     for (cudaGraphNode_t node : nodes) {
