@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .native.build import source_hash
 from .target import Target
 
-_FORMAT = 3
+_FORMAT = 2
 #: Times larger or smaller, for a choice to be taken over. At four SD1.5 took over SDXL's at 128x128 for its own 64x64: 5.42 ms instead of 5.21.
 _NEAR = 2
 
@@ -35,8 +36,8 @@ def cache_folder() -> Path | None:
 
 
 def machine_key(target: Target) -> str:
-    """A hash of the GPU, the driver, the libraries and the source of the ops."""
-    facts: list[Any] = [_FORMAT, target.key(), torch.__version__, torch.version.cuda, torch.backends.cudnn.version()]
+    """A hash of the GPU, the driver, the libraries and the source of the ops and of the CUDA extension."""
+    facts: list[Any] = [_FORMAT, target.key(), torch.__version__, torch.version.cuda, torch.backends.cudnn.version(), source_hash()]
     if target.is_cuda:
         with contextlib.suppress(AttributeError, RuntimeError):
             facts.append(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]

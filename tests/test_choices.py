@@ -138,10 +138,11 @@ def test_another_machine_has_another_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert Choices.of(GPU, tmp_path).get("a") is None
 
 
-def test_the_key_changes_with_the_source_of_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changed", ["triton_kernels.py", "conv2d.cu", "hopper.cuh"])
+def test_the_key_changes_with_the_source_of_the_kernels(monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
     before = machine_key(GPU)
     read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"# changed" * (self.name == "triton_kernels.py"))
+    monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"# changed" * (self.name == changed))
     assert machine_key(GPU) != before
 
 

@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
     "report_file": {"report"},
     "terminal": set(),
     "target": set(),
-    "choices": {"target"},
+    "choices": {"native", "target"},
     "native": set(),
     "ops": {"target", "native"},
     "capture": set(),
