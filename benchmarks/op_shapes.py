@@ -68,6 +68,10 @@ SHAPES: dict[str, dict[str, str]] = {
         "1x128x1024-128-residual": "VAE",
         "vae-conv-out": "VAE",
     },
+    "conv2d_shortcut": {
+        "2x320x64-640-320": "SD1.5",
+        "2x640x64-1280-640": "SDXL",
+    },
     "upsample_conv2d": {
         "2x1280x16": "SD1.5",
         "2x640x64": "SDXL",

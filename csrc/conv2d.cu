@@ -80,7 +80,9 @@ SFAST_API int32_t sfast_conv2d_clusters(
 SFAST_API int32_t sfast_conv2d(
     const void* x, const void* weight, const void* bias,
     const void* channel_add, int64_t channel_add_stride,
-    const void* residual, void* out,
+    const void* residual,
+    const void* shortcut, int64_t shortcut_c, const void* tail, int64_t tail_c, const void* shortcut_weight,
+    void* out,
     int64_t n, int64_t height, int64_t width, int64_t c,
     int64_t channels, int64_t tap_rows, int64_t tap_columns,
     int64_t stride_h, int64_t stride_w, int64_t pad_h, int64_t pad_w,
@@ -110,6 +112,10 @@ SFAST_API int32_t sfast_conv2d(
         if (reinterpret_cast<uintptr_t>(pointer) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
     }
     if (channel_add_stride % 2 != 0) return cudaErrorMisalignedAddress;
+    if (shortcut_c < 0 || shortcut_c % kDepth != 0 || tail_c < 0 || tail_c % kDepth != 0) return cudaErrorInvalidValue;
+    if (shortcut_c > INT32_MAX / 2 - tail_c || (tail_c > 0 && shortcut_c == 0)) return cudaErrorInvalidValue;
+    if (shortcut_c > 0 && (shortcut == nullptr || shortcut_weight == nullptr)) return cudaErrorInvalidValue;
+    if (tail_c > 0 && tail == nullptr) return cudaErrorInvalidValue;
 
     TensorMapEncoder encoder;
     cudaError_t error = tensor_map_encoder(&encoder);
@@ -135,6 +141,19 @@ SFAST_API int32_t sfast_conv2d(
         error = encode_map<2>(encoder, &arguments.residual, dtype, residual, {channels, pixels}, {channels}, {kDepth, kResidualRows});
         if (error != cudaSuccess) return error;
     }
+    const int rows_brought = window ? rows : rows / sharing_columns;
+    if (shortcut_c > 0) {
+        error = encode_map<2>(encoder, &arguments.shortcut, dtype, shortcut, {shortcut_c, pixels}, {shortcut_c}, {kDepth, rows_brought});
+        if (error != cudaSuccess) return error;
+        const int64_t joined = shortcut_c + tail_c;
+        error = encode_map<2>(encoder, &arguments.shortcut_weight, dtype, shortcut_weight, {joined, channels}, {joined},
+                              {kDepth, columns / sharing_rows});
+        if (error != cudaSuccess) return error;
+    }
+    if (tail_c > 0) {
+        error = encode_map<2>(encoder, &arguments.tail, dtype, tail, {tail_c, pixels}, {tail_c}, {kDepth, rows_brought});
+        if (error != cudaSuccess) return error;
+    }
     error = encode_map<2>(encoder, &arguments.out, dtype, out, {channels, pixels}, {channels}, {kStoreColumns, kWarpRows},
                           CU_TENSOR_MAP_SWIZZLE_64B);
     if (error != cudaSuccess) return error;
@@ -154,6 +173,8 @@ SFAST_API int32_t sfast_conv2d(
     arguments.tap_columns = int(tap_columns);
     arguments.depth_blocks = int(c / kDepth);
     arguments.parts = int(parts);
+    arguments.shortcut_blocks = int(shortcut_c / kDepth);
+    arguments.tail_blocks = int(tail_c / kDepth);
     arguments.sharing_rows = sharing_rows;
     arguments.sharing_columns = sharing_columns;
     arguments.splits = splits;
@@ -181,9 +202,9 @@ SFAST_API int32_t sfast_conv2d_status(void) { return cudaErrorNotSupported; }
 
 SFAST_API int32_t sfast_conv2d_clusters(int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t) { return 0; }
 
-SFAST_API int32_t sfast_conv2d(const void*, const void*, const void*, const void*, int64_t, const void*, void*, int64_t, int64_t, int64_t,
-                               int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t,
-                               int32_t, int32_t, int32_t, int32_t, void*) {
+SFAST_API int32_t sfast_conv2d(const void*, const void*, const void*, const void*, int64_t, const void*, const void*, int64_t, const void*,
+                               int64_t, const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                               int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
     return cudaErrorNotSupported;
 }
 

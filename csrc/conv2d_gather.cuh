@@ -42,6 +42,7 @@ struct Gather {
     // channels. A block whose rows or columns are all past the end brings zeros: the others need its part.
     __device__ __forceinline__ void load() const {
         const int part_rows = Shape::kRows / arguments.sharing_columns;
+        const uint32_t part = member.column * part_rows * kDepth * 2;
         const uint16_t same_pixels = member.same_pixels();
         Ring ring;
         for (int group = member.cluster; group < arguments.row_groups * arguments.column_groups; group += member.clusters) {
@@ -57,12 +58,18 @@ struct Gather {
             const int image = first / arguments.image_pixels;
             const int row = within / arguments.out_width * arguments.stride_h - arguments.pad_h;
             const int column = within % arguments.out_width * arguments.stride_w - arguments.pad_w;
-            for (int step = place.begin; step < place.end; ++step) {
+            for (int step = place.taps.begin; step < place.taps.end; ++step) {
                 const int tap = step / arguments.depth_blocks, block = step % arguments.depth_blocks;
                 const uint32_t barrier = ring.expect(full, empty, kStageBytes);
-                hopper::load_pixels(pixels(ring.stage) + member.column * part_rows * kDepth * 2, &arguments.x, barrier, block * kDepth, column,
-                                    row, image, tap % arguments.tap_columns, tap / arguments.tap_columns, same_pixels);
-                load_weight<Shape>(member, weight(ring.stage), barrier, step * kDepth, place.column);
+                hopper::load_pixels(pixels(ring.stage) + part, &arguments.x, barrier, block * kDepth, column, row, image,
+                                    tap % arguments.tap_columns, tap / arguments.tap_columns, same_pixels);
+                load_weight<Shape>(member, arguments.weight, weight(ring.stage), barrier, step * kDepth, place.column);
+                ring.advance(kStages);
+            }
+            for (int block = place.shortcut.begin; block < place.shortcut.end; ++block) {
+                const uint32_t barrier = ring.expect(full, empty, kStageBytes);
+                load_shortcut(arguments, pixels(ring.stage) + part, barrier, block, first, same_pixels);
+                load_weight<Shape>(member, arguments.shortcut_weight, weight(ring.stage), barrier, block * kDepth, place.column);
                 ring.advance(kStages);
             }
         }
@@ -124,7 +131,7 @@ struct Gather {
             add_step();
             uint32_t before = ring.stage;
             ring.advance(kStages);
-            for (int step = place.begin + 1; step < place.end; ++step) {
+            for (int left = place.taps.count() + place.shortcut.count() - 1; left > 0; --left) {
                 add_step();
                 hopper::wgmma_wait<1>();  // this step is under way, the one before is done
                 release(before);

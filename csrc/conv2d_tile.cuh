@@ -6,7 +6,8 @@
 //
 // A block is three warpgroups. One thread of the last loads, some steps ahead and across tiles. The other two compute half of a tile's rows
 // each. What is added to the products (bias, channel_add, residual) is where their sums begin, so it costs no pass and is not rounded;
-// the result is written once.
+// the result is written once. The 1x1 convolution of another image, a residual block's shortcut, is further depth: its steps stand behind
+// the others.
 //
 // A multiprocessor takes 27 bytes a clock from L2 when all do; alone, a block of 128 x 160 would want 58 at full speed. So blocks of a cluster
 // that have the same channels bring half of the weight each, for both, and those that have the same pixels half of the pixels. Where there
@@ -54,6 +55,7 @@ struct Tile {
 
 struct Conv2dArguments {
     CUtensorMap x, weight, residual, out;
+    CUtensorMap shortcut, tail, shortcut_weight;  // the channels of `tail` stand behind those of `shortcut`
     const void *bias, *channel_add;  // null where there is none
     int64_t channel_add_stride;
     bool has_residual;
@@ -62,6 +64,7 @@ struct Conv2dArguments {
     int tap_columns;   // of the weight
     int depth_blocks;  // of 64 channels, to a tap
     int parts;         // of the depth, that can be shared out: steps, or blocks with all their taps
+    int shortcut_blocks, tail_blocks;  // of 64 channels
     int sharing_rows, sharing_columns, splits;  // blocks of a cluster: with the same channels, with the same pixels, with parts of the depth
     int row_groups, column_groups;              // of tiles; one of each is a cluster's
     int act;
@@ -178,25 +181,43 @@ struct Member {
     }
 };
 
-// A block's part of a cluster's tiles: first row and column, and its parts of the depth.
+// Those of `parts` of the depth that a block has.
+struct Share {
+    int begin, end;
+
+    __device__ __forceinline__ Share(const Member& member, int parts)
+        : begin(int(int64_t(parts) * member.split / member.arguments.splits)),
+          end(int(int64_t(parts) * (member.split + 1) / member.arguments.splits)) {}
+    __device__ __forceinline__ int count() const { return end - begin; }
+};
+
+// A block's part of a cluster's tiles: first row and column, and its parts of the depth, the taps' and the shortcut's.
 struct Place {
-    int row, column, begin, end;
+    int row, column;
+    Share taps, shortcut;
 };
 
 template <typename Shape>
 __device__ __forceinline__ Place place_of(const Member& member, int group) {
     const Conv2dArguments& arguments = member.arguments;
     return {(group / arguments.column_groups * arguments.sharing_rows + member.row) * Shape::kRows,
-            (group % arguments.column_groups * arguments.sharing_columns + member.column) * Shape::kColumns,
-            int(int64_t(arguments.parts) * member.split / arguments.splits), int(int64_t(arguments.parts) * (member.split + 1) / arguments.splits)};
+            (group % arguments.column_groups * arguments.sharing_columns + member.column) * Shape::kColumns, Share(member, arguments.parts),
+            Share(member, arguments.shortcut_blocks + arguments.tail_blocks)};
 }
 
-// A block brings its part of the weight of a step of the depth to all with the same channels.
+// A block brings its part of a weight, of a step of the depth, to all with the same channels.
 template <typename Shape>
-__device__ __forceinline__ void load_weight(const Member& member, uint32_t buffer, uint32_t full, int depth, int column) {
+__device__ __forceinline__ void load_weight(const Member& member, const CUtensorMap& weight, uint32_t buffer, uint32_t full, int depth,
+                                            int column) {
     const int rows = Shape::kColumns / member.arguments.sharing_rows;
-    hopper::load_box(buffer + member.row * rows * kDepth * 2, &member.arguments.weight, full, depth, column + member.row * rows,
-                     member.same_channels());
+    hopper::load_box(buffer + member.row * rows * kDepth * 2, &weight, full, depth, column + member.row * rows, member.same_channels());
+}
+
+// A block of the shortcut's channels, of the pixels from `row` on, to `blocks`.
+__device__ __forceinline__ void load_shortcut(const Conv2dArguments& arguments, uint32_t buffer, uint32_t full, int block, int row,
+                                              uint16_t blocks) {
+    const int behind = block - arguments.shortcut_blocks;
+    hopper::load_box(buffer, behind < 0 ? &arguments.shortcut : &arguments.tail, full, (behind < 0 ? block : behind) * kDepth, row, blocks);
 }
 
 // Box `index` of a tile's residual: 128 rows, 64 columns.
@@ -333,6 +354,11 @@ __device__ __forceinline__ void part_warpgroups(const Conv2dArguments& arguments
         hopper::prefetch_map(&arguments.x);
         hopper::prefetch_map(&arguments.weight);
         if (arguments.has_residual) hopper::prefetch_map(&arguments.residual);
+        if (arguments.shortcut_blocks > 0) {
+            hopper::prefetch_map(&arguments.shortcut);
+            hopper::prefetch_map(&arguments.shortcut_weight);
+        }
+        if (arguments.tail_blocks > 0) hopper::prefetch_map(&arguments.tail);
         hopper::prefetch_map(&arguments.out);
     }
     hopper::cluster_sync();  // the other blocks' barriers have been made too

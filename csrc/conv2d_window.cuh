@@ -96,7 +96,7 @@ struct Window {
                 }
             }
             const int top = padded_row_of(place.row), rows = padded_row_of(place.row + Shape::kRows - 1) + kTaps - top;
-            for (int block = place.begin; block < place.end; ++block) {
+            for (int block = place.taps.begin; block < place.taps.end; ++block) {
                 const uint32_t barrier = window_ring.expect(window_full, window_empty, rows * row_bytes);
                 for (int i = member.column; i < rows; i += arguments.sharing_columns) {
                     const int row = (top + i) % padded_height - 1, image = (top + i) / padded_height;
@@ -106,9 +106,19 @@ struct Window {
                 window_ring.advance(kWindows);
                 for (int tap = 0; tap < kTaps * kTaps; ++tap) {
                     const uint32_t full = weight_ring.expect(weight_full, weight_empty, Shape::kWeightBytes);
-                    load_weight<Shape>(member, weight(weight_ring.stage), full, (tap * arguments.depth_blocks + block) * kDepth, place.column);
+                    load_weight<Shape>(member, arguments.weight, weight(weight_ring.stage), full,
+                                       (tap * arguments.depth_blocks + block) * kDepth, place.column);
                     weight_ring.advance(arguments.weight_stages);
                 }
+            }
+            // A step of the shortcut takes two places in the weight's ring: its pixels, for this block alone, and its weight.
+            for (int block = place.shortcut.begin; block < place.shortcut.end; ++block) {
+                const uint32_t pixels_full = weight_ring.expect(weight_full, weight_empty, Shape::kPixelBytes);
+                load_shortcut(arguments, weight(weight_ring.stage), pixels_full, block, place.row, member.own());
+                weight_ring.advance(arguments.weight_stages);
+                const uint32_t full = weight_ring.expect(weight_full, weight_empty, Shape::kWeightBytes);
+                load_weight<Shape>(member, arguments.shortcut_weight, weight(weight_ring.stage), full, block * kDepth, place.column);
+                weight_ring.advance(arguments.weight_stages);
             }
         }
     }
@@ -174,7 +184,7 @@ struct Window {
             // A window's first products stand before the loop and at its end: in it, the compiler would let products begin only when those
             // before have ended.
             begin_window();
-            for (int block = place.begin + 1;; ++block) {
+            for (int block = place.taps.begin + 1;; ++block) {
 #pragma unroll
                 for (int tap = 0; tap < kTaps * kTaps; ++tap) {
                     if (tap > 0) begin_tap(tap);
@@ -187,11 +197,41 @@ struct Window {
                 __syncwarp();
                 if (tells_window) hopper::barrier_arrive_in_cluster(told_window + 8 * window_ring.stage);  // all is in registers
                 window_ring.advance(kWindows);
-                if (block >= place.end) break;
+                if (block >= place.taps.end) break;
                 begin_window();
             }
             hopper::wgmma_wait<0>();
             release_weight(before);
+            if (place.shortcut.count() > 0) {
+                uint32_t stages[2];  // of the step before: its pixels and its weight
+                const auto add_shortcut_step = [&] {
+                    weight_ring.wait(weight_full);
+                    stages[0] = weight_ring.stage;
+                    weight_ring.advance(arguments.weight_stages);
+                    weight_ring.wait(weight_full);
+                    stages[1] = weight_ring.stage;
+                    weight_ring.advance(arguments.weight_stages);
+                    const uint64_t pixels_left = hopper::operand(weight(stages[0]) + warp / 4 * (Shape::kPixelBytes / kComputing));
+                    const uint64_t weight_right = hopper::operand(weight(stages[1]));
+                    hopper::wgmma_fence();
+#pragma unroll
+                    for (int k = 0; k < kSteps; ++k) add_products<T>(rows.sum, pixels_left + 2 * k, weight_right + 2 * k);
+                    hopper::wgmma_commit();
+                };
+                const auto release_step = [&](const uint32_t (&done)[2]) {
+                    release_weight(done[0]);
+                    release_weight(done[1]);
+                };
+                add_shortcut_step();
+                for (int left = place.shortcut.count() - 1; left > 0; --left) {
+                    const uint32_t done[2] = {stages[0], stages[1]};
+                    add_shortcut_step();
+                    hopper::wgmma_wait<1>();
+                    release_step(done);
+                }
+                hopper::wgmma_wait<0>();
+                release_step(stages);
+            }
             if (arguments.splits > 1 && !rows.join(member, weights, warp, lane)) continue;
             if (place.row + warp_row >= arguments.pixels) continue;
             rows.write(arguments, stores + warp * kStores * kStoreBytes, turn, place.row + warp_row, place.column, lane);

@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 7
+#define SFAST_ABI_VERSION 8
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
@@ -116,12 +116,16 @@ SFAST_API int32_t sfast_conv2d_status(void);
 SFAST_API int32_t sfast_conv2d_clusters(
     int64_t n, int64_t height, int64_t width, int32_t rows, int32_t columns, int32_t window, int32_t blocks);
 
-// out = act(conv2d(x, weight) + bias + channel_add + residual), in float32 until it is rounded once; bits don't differ from run to run.
+// out = act(conv2d(x, weight) + bias + channel_add + residual + [shortcut, tail] @ shortcut_weight^T), in float32 until it is rounded once;
+// bits don't differ from run to run.
 //   x            [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
 //   weight       [channels, tap_rows, tap_columns, c] dense, channels a multiple of 8, 16 taps at most in a row or column; 16 bytes
 //   bias         [channels] or null, aligned to 4 bytes
 //   channel_add  [n, channels], rows `channel_add_stride` elements apart (even; 0: one row for all images), or null; 4 bytes
 //   residual     as out, or null; 16 bytes
+//   shortcut     [n, out_height, out_width, shortcut_c] dense, shortcut_c a multiple of 64, or null, 0; 16 bytes
+//   tail         likewise with tail_c channels, which stand behind the shortcut's; only with a shortcut
+//   shortcut_weight  [channels, shortcut_c + tail_c] dense, only with a shortcut; 16 bytes
 //   out          [n, out_height, out_width, channels] dense, aligned to 16 bytes; must not overlap what is read
 // All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16; strides are 1 to 8, paddings 0 to 16. How the work is cut:
 //   rows, columns    pixels and channels of a tile: 128 x 160, 256 x 160 or 256 x 128
@@ -135,7 +139,9 @@ SFAST_API int32_t sfast_conv2d_clusters(
 SFAST_API int32_t sfast_conv2d(
     const void* x, const void* weight, const void* bias,
     const void* channel_add, int64_t channel_add_stride,
-    const void* residual, void* out,
+    const void* residual,
+    const void* shortcut, int64_t shortcut_c, const void* tail, int64_t tail_c, const void* shortcut_weight,
+    void* out,
     int64_t n, int64_t height, int64_t width, int64_t c,
     int64_t channels, int64_t tap_rows, int64_t tap_columns,
     int64_t stride_h, int64_t stride_w, int64_t pad_h, int64_t pad_w,

@@ -31,6 +31,8 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "linear_add", (tokens, normal(640, 640, scale=0.04), normal(640), normal(2, 256, 640))
     for channels in (320, 4):
         yield "conv2d_act", (image, normal(channels, 320, 3, 3, scale=0.02), normal(channels), 1, 1)
+    begun = normal(2, 128, 32, 32), normal(320, 192, 1, 1, scale=0.07), normal(320), normal(2, 64, 32, 32)
+    yield "conv2d_shortcut", (image, normal(320, 320, 3, 3, scale=0.02), normal(320), 1, *begun)
     yield "upsample_conv2d", (normal(2, 320, 16, 16), normal(320, 320, 3, 3, scale=0.02), normal(320))
     yield "attention", (heads(256), heads(256), heads(256))
     yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))

@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 7  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 8  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 ACTS = {"none": 0, "silu": 1, "relu": 2}  #: activations of conv2d by their code in csrc/sfast.h
@@ -70,7 +70,9 @@ _SIGNATURES = {
         _int32,
         [_pointer] * 3  # x, weight, bias
         + [_pointer, _int64]  # channel_add and its stride
-        + [_pointer] * 2  # residual, out
+        + [_pointer]  # residual
+        + [_pointer, _int64] * 2  # shortcut and tail, each with its channels
+        + [_pointer] * 2  # the shortcut's weight, out
         + [_int64] * 4  # n, height, width, c
         + [_int64] * 3  # channels, rows and columns of taps
         + [_int64] * 4  # strides and paddings, height before width

@@ -16,6 +16,7 @@ NAMES = (
     "linear_act",
     "linear_add",
     "conv2d_act",
+    "conv2d_shortcut",
     "upsample_conv2d",
     "attention",
 )

@@ -7,20 +7,23 @@ Left out, 75 conversions took 6 of SDXL's 33 ms.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace as with_changes
 from typing import Any
 
 import torch
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
+from ..ops.conv2d_shortcut import conv2d_shortcut
 from ..ops.group_norm_act import group_norm_act
 from ..ops.upsample_conv2d import upsample_conv2d
 from .graph import calls, calls_of, insert_as, is_free_weight, shape, value
 from .split_concat import TAIL
 
-_CONVOLUTIONS = (conv2d_act, upsample_conv2d)
-_IMAGE_OPS = (*_CONVOLUTIONS, group_norm_act)
+_CONVOLUTIONS = (conv2d_act, conv2d_shortcut, upsample_conv2d)
+#: Which arguments of an op are images that a kernel reads as they lie.
+_IMAGES: dict[Callable[..., Any], tuple[int, ...]] = {conv2d_act: (0,), conv2d_shortcut: (0, 4, 7), upsample_conv2d: (0,), group_norm_act: (0, TAIL)}
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -31,10 +34,10 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 def images_channels_last(graph: Graph) -> int:
     """Turn the input of each image op that no other image op made. Nothing happens at run time where it is turned already."""
     changed = 0
-    for node in calls_of(graph, *_IMAGE_OPS):
-        for place in (0, TAIL) if calls(node, group_norm_act) and len(node.args) > TAIL else (0,):
-            image: Any = node.args[place]
-            if not calls(image, *_IMAGE_OPS, channels_last):
+    for node in calls_of(graph, *_IMAGES):
+        for place in _IMAGES[node.target]:  # type: ignore[index]
+            image: Any = node.args[place] if place < len(node.args) else None
+            if isinstance(image, Node) and not calls(image, *_IMAGES, channels_last):
                 turned = torch.empty_like(value(image), memory_format=torch.channels_last)
                 node.update_arg(place, insert_as(node, turned, channels_last, image))
                 changed += 1

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
-from .graph import calls_of, insert, insert_as, replace, shape, value
+from .graph import calls_of, insert, insert_as, replace, shape, throughout, value
 from .views import as_tokens
+
+
+def is_matrix_product(convolution: Node) -> bool:
+    """Whether each pixel of the result is a sum over the channels of the same pixel."""
+    x, weight, _, stride, padding, _, groups = convolution.args
+    if value(x).dim() != 4 or shape(weight)[2:] != (1, 1):  # type: ignore[arg-type]
+        return False
+    return groups == 1 and throughout(stride, 1) and throughout(padding, 0)
 
 
 def convolution_as_linear(graph: Graph) -> int:
     """A 1x1 convolution of stride 1 is a matrix product over channels: in NHWC its input and output are views of the same memory."""
     changed = 0
     for node in calls_of(graph, F.conv2d):
-        x, weight, bias, stride, padding, _, groups = node.args
-        pairs = (
-            stride if isinstance(stride, (tuple, list)) else (stride, stride),
-            padding if isinstance(padding, (tuple, list)) else (padding, padding),
-        )
-        if shape(weight)[2:] != (1, 1) or groups != 1 or tuple(pairs[0]) != (1, 1) or tuple(pairs[1]) != (0, 0) or value(x).dim() != 4:
+        if not is_matrix_product(node):
             continue
+        x, weight, bias = node.args[:3]
         matrix = insert(node, torch.reshape, weight, shape(weight)[:2])
         tokens = as_tokens(x).insert(node)
         product = insert_as(node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, bias)

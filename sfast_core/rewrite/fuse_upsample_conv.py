@@ -8,14 +8,9 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.upsample_conv2d import upsample_conv2d
-from .graph import calls, calls_of, drop_unused, insert_as, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, replace, shape, sole_user, throughout, value
 
 _CONV_ARGUMENTS = 7  # input weight bias stride padding dilation groups
-
-
-def _all(given: Any, number: float) -> bool:
-    """Whether ``given``, one number or one for each dimension, is ``number`` throughout. Words are no number."""
-    return all(item == number for item in given) if isinstance(given, (tuple, list)) else bool(given == number)
 
 
 def _doubled(node: Any) -> Node | None:
@@ -26,7 +21,7 @@ def _doubled(node: Any) -> Node | None:
     if not calls(node, F.interpolate) or value(node).dim() != 4:
         return None
     x, _, factor, mode, _, from_size, _ = node.args
-    if mode not in ("nearest", "nearest-exact") or not (factor is None or from_size or _all(factor, 2)):
+    if mode not in ("nearest", "nearest-exact") or not (factor is None or from_size or throughout(factor, 2)):
         return None
     return x if shape(node)[2:] == tuple(2 * size for size in shape(x)[2:]) else None
 
@@ -41,7 +36,7 @@ def fuse_upsample_conv(graph: Graph) -> int:
         x = _doubled(image)
         if x is None or sole_user(image) is not node or shape(weight)[2:] != (3, 3):
             continue
-        if groups == 1 and all(_all(given, 1) for given in geometry):
+        if groups == 1 and all(throughout(given, 1) for given in geometry):
             replace(node, insert_as(node, value(node), upsample_conv2d, x, weight, bias))
             fused += 1
     drop_unused(graph)

@@ -39,6 +39,11 @@ def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
     return sorted(node for node in found if not node.kwargs)
 
 
+def throughout(given: Any, number: float) -> bool:
+    """Whether ``given``, one number or one for each dimension, is ``number`` throughout. Words are no number."""
+    return all(item == number for item in given) if isinstance(given, (tuple, list)) else bool(given == number)
+
+
 def sole_user(node: Node) -> Node | None:
     """The one node that uses ``node``, or None when there are none or several."""
     return next(iter(node.users)) if len(node.users) == 1 else None

@@ -15,6 +15,7 @@ from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
 from .fuse_attention import fuse_attention
 from .fuse_conv import fuse_conv_act
+from .fuse_conv_shortcut import fuse_conv_shortcut
 from .fuse_geglu import fuse_geglu
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
@@ -63,6 +64,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "share_common": share_common,
         "fold_constants": fold_constants,
         "recover_attention": recover_attention,
+        "fuse_conv_shortcut": lambda graph: fuse_conv_shortcut(graph, has_impl),
         "convolution_as_linear": convolution_as_linear,
         "fuse_linear_add": lambda graph: fuse_linear_add(graph, has_impl),
         "fuse_group_norm_act": fuse_group_norm_act,

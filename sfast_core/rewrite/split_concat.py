@@ -24,12 +24,14 @@ TAIL = 7  #: the place of ``tail`` among group_norm_act's arguments
 def split_concat(graph: Graph, has_impl: HasImpl) -> int:
     """``cat([x, tail], dim=1)`` of images that only norms and 1x1 convolutions read, which are matrix products by then.
 
+    (Where :mod:`.fuse_conv_shortcut` has been at work a shortcut reads the parts already.)
+
     Runs behind the passes that make both. Where a kernel is missing for one of the readers all stays as it is: its reference would join the
     parts again.
     """
     split = 0
     for node in calls_of(graph, torch.cat):
-        if (parts := _parts(node)) is None:
+        if (parts := parts_of(node)) is None:
             continue
         readers = [_reader(user, *parts, has_impl) for user in node.users]
         if not all(readers):
@@ -42,9 +44,9 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
     return split
 
 
-def _parts(node: Node) -> tuple[Node, Node] | None:
-    """The two images that ``node`` joins along their channels."""
-    if len(node.args) != 2 or value(node).dim() != 4 or node.args[1] not in (1, -3):
+def parts_of(node: Any) -> tuple[Node, Node] | None:
+    """The two images that ``node`` joins along their channels, None where it doesn't."""
+    if not calls(node, torch.cat) or len(node.args) != 2 or value(node).dim() != 4 or node.args[1] not in (1, -3):
         return None
     parts: Any = node.args[0]
     if len(parts) != 2 or any(value(part).dtype != value(node).dtype or value(part).dim() != 4 for part in parts):

@@ -73,7 +73,8 @@ def test_the_library_is_told_height_before_width(monkeypatch: pytest.MonkeyPatch
         assert out.shape == (2, 320, 15, 24) and out.is_contiguous()
         assert len(told[-1]) == len(load._SIGNATURES["sfast_conv2d"][1])
         assert told[-1][4] == stride
-        assert told[-1][7:] == (2, 32, 24, 64, 320, 3, 5, 2, 1, 0, 2, load.ACTS["relu"], load.DTYPES[torch.float16], *cut, 7)
+        assert told[-1][6:11] == (None, 0, None, 0, None)
+        assert told[-1][12:] == (2, 32, 24, 64, 320, 3, 5, 2, 1, 0, 2, load.ACTS["relu"], load.DTYPES[torch.float16], *cut, 7)
 
 
 WAYS = [
@@ -108,11 +109,17 @@ def test_each_cut_computes_the_same(cut: Cut, images: int, height: int, width: i
     weight = data.normal(channels, inputs, 3, 3, std=(9 * inputs) ** -0.5, channels_last=True)
     bias, add = data.normal(channels), data.normal(images, channels)
     residual = data.normal(images, channels, height, width, channels_last=True)
-    expected = F.conv2d(x.float(), weight.float(), bias.float(), padding=1)
-    for full in (False, True):
-        if full:
-            expected = F.silu(expected + add.float()[:, :, None, None] + residual.float())
-        extras = (residual, "silu", add) if full else (None, "none", None)
+    begun, tail = (data.normal(images, size, height, width, channels_last=True) for size in (64, 256))
+    short = data.normal(channels, 320, 1, 1, std=320**-0.5)
+    taps = F.conv2d(x.float(), weight.float(), bias.float(), padding=1)
+    full = F.silu(taps + add.float()[:, :, None, None] + residual.float())
+    joined = F.conv2d(torch.cat([begun, tail], 1).float(), short.float())
+    for expected, extras in [
+        (taps, (None, "none", None)),
+        (full, (residual, "silu", add)),
+        (taps + joined, (None, "none", None, cuda_impl.Shortcut(begun, short, tail))),
+        (taps + F.conv2d(begun.float(), short[:, :64].float()), (None, "none", None, cuda_impl.Shortcut(begun, short[:, :64], None))),
+    ]:
         out = cuda_impl.launch_cut(cut, x, weight, bias, 1, 1, *extras)
         torch.testing.assert_close(out.float(), expected, rtol=2e-3, atol=4e-3)
         for _ in range(3):

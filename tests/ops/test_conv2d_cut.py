@@ -11,7 +11,7 @@ H100 = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # clusters tha
 
 def same_size(images: int, side: int, channels: int, inputs: int) -> Convolution:
     """A 3x3 convolution of square images."""
-    return Convolution(images * side * side, channels, 9, inputs // 64, True)
+    return Convolution(images * side * side, channels, 9, inputs // 64, 0, True)
 
 
 def pick(convolution: Convolution) -> Cut | None:
@@ -51,7 +51,7 @@ def test_fewer_clusters_than_wanted_are_not_taken_for_as_many() -> None:
 
 
 def test_every_cut_is_one_that_the_kernels_take() -> None:
-    for convolution in (same_size(1, 24, 8, 64), same_size(2, 64, 320, 1920), Convolution(600, 640, 1, 1, False)):
+    for convolution in (same_size(1, 24, 8, 64), same_size(2, 64, 320, 1920), Convolution(600, 640, 1, 1, 0, False)):
         for cut in cuts(convolution):
             assert 1 <= cut.blocks <= MOST_BLOCKS
             assert cut.splits == 1 or cut.rows == 128

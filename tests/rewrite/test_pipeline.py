@@ -11,6 +11,7 @@ from torch import nn
 
 from sfast_core.ops.add_layer_norm import add_layer_norm
 from sfast_core.ops.conv2d_act import conv2d_act
+from sfast_core.ops.conv2d_shortcut import conv2d_shortcut
 from sfast_core.ops.linear_add import linear_add
 from sfast_core.ops.spec import Op
 from sfast_core.rewrite import has_impl, rewrite, select_impls
@@ -42,6 +43,7 @@ def test_what_a_unet_becomes() -> None:
     named = {name: number for name, number in counts.items() if name.startswith(("fuse", "pack", "conv", "fold"))}
     assert named == {
         "fold_constants": 1,
+        "fuse_conv_shortcut": 0,
         "convolution_as_linear": 2,
         "fuse_linear_add": 0,
         "fuse_group_norm_act": 5,
@@ -64,7 +66,7 @@ def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
     torch.manual_seed(0)
     net = UNet()
     graph = trace(net, *UNet.inputs()).graph
-    counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda *_: True).counts
+    counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda op, *_: op is not conv2d_shortcut).counts
     check(net, graph)
     assert counts["fuse_linear_add"] == 3 and count(graph, torch.add) == 0
     assert counts["split_concat"] == 1 and count(graph, linear_add) == 4
@@ -72,6 +74,16 @@ def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
     assert {name: counts[name] for name in alike} == {name: traced()[2][name] for name in alike}
     assert [node.args[1] is None for node in graph.nodes if node.target is add_layer_norm].count(False) == 5
     assert all(node.args[7] is None for node in graph.nodes if node.target is conv2d_act)
+
+
+def test_with_a_kernel_for_it_a_convolution_takes_its_shortcut() -> None:
+    torch.manual_seed(0)
+    net = UNet()
+    graph = trace(net, *UNet.inputs()).graph
+    counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda *_: True).counts
+    check(net, graph)
+    assert (counts["fuse_conv_shortcut"], counts["convolution_as_linear"], counts["fuse_linear_add"], counts["fuse_conv_act"]) == (2, 0, 1, 5)
+    assert counts["split_concat"] == 1
 
 
 @pytest.mark.parametrize("name", PASSES)

@@ -201,6 +201,8 @@ def test_only_a_cuda_device_has_graphs() -> None:
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a backend does, on a PyTorch that only writes it down."""
+    if torch.cuda.is_available():
+        torch.cuda.init()  # or what it sets up now would be undone with the patches, and the next test that needs it fail
     events: list[str] = []
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
     generator = SimpleNamespace(graphsafe_set_state=lambda state: None, clone_state=lambda: None)

@@ -7,7 +7,7 @@ H100, fp16, us: 2x1920x64x64 to 640 channels 234, cuDNN 258; 2x1280x32x32 with a
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 
 MOST_TAPS, MOST_STRIDE, MOST_PADDING = 16, 8, 16  #: in either direction
 MOST = 2**31 - 2**11  #: pixels of x and of the result, and values of the weight: coordinates are 32-bit
+
+
+class Shortcut(NamedTuple):
+    """An image in the size of the result, in one part or two, whose 1x1 convolution is added to the other's products."""
+
+    image: torch.Tensor  #: [B, D, H', W']
+    weight: torch.Tensor  #: [O, D + D', 1, 1]
+    tail: torch.Tensor | None  #: [B, D', H', W']
+
+    @property
+    def channels(self) -> int:
+        """Of both parts."""
+        return self.weight.shape[1]
 
 
 def why_not(
@@ -78,8 +91,12 @@ def launch(
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernel.
     """
-    cut = _cut(x.device, tuple(x.shape), tuple(weight.shape), pair(stride), pair(padding))
-    return launch_cut(cut, x, weight, bias, stride, padding, residual, act, channel_add)
+    return launch_cut(best(x, weight, stride, padding), x, weight, bias, stride, padding, residual, act, channel_add)
+
+
+def best(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, shortcut_channels: int = 0) -> Cut:
+    """The best cut for these, :func:`why_not` having nothing against them."""
+    return _cut(x.device, tuple(x.shape), tuple(weight.shape), pair(stride), pair(padding), shortcut_channels)
 
 
 def launch_cut(
@@ -92,8 +109,9 @@ def launch_cut(
     residual: torch.Tensor | None,
     act: str,
     channel_add: torch.Tensor | None,
+    shortcut: Shortcut | None = None,
 ) -> torch.Tensor:
-    """As :func:`launch`, cut as told."""
+    """As :func:`launch`, cut as told, with a 1x1 convolution added before the activation where there is a ``shortcut``."""
     library = load.library()
     batch, depth, height, width = x.shape
     channels, _, tap_rows, tap_columns = weight.shape
@@ -101,6 +119,7 @@ def launch_cut(
     out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
     added = None if residual is None else dense(residual, torch.channels_last)
+    joined, tail, joined_weight = _parts(shortcut)
     column_sums, image_sums = (None if tensor is None else dense(tensor) for tensor in (bias, channel_add))
     with torch.cuda.device_of(x):
         status = library.sfast_conv2d(
@@ -110,6 +129,9 @@ def launch_cut(
             None if image_sums is None else image_sums.data_ptr(),
             0 if image_sums is None or image_sums.shape[0] == 1 else channels,
             None if added is None else added.data_ptr(),
+            *_image(joined),
+            *_image(tail),
+            None if joined_weight is None else joined_weight.data_ptr(),
             out.data_ptr(),
             batch,
             height,
@@ -129,12 +151,33 @@ def launch_cut(
     return out.contiguous(memory_format=memory_format_of(x))
 
 
+def _parts(shortcut: Shortcut | None) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """The image, the tail and the weight as the kernel reads them."""
+    if shortcut is None:
+        return None, None, None
+    image, tail = (None if tensor is None else dense(tensor, torch.channels_last) for tensor in (shortcut.image, shortcut.tail))
+    return image, tail, dense(shortcut.weight.flatten(1))
+
+
+def _image(image: torch.Tensor | None) -> tuple[int | None, int]:
+    """Pointer and channels."""
+    return (None, 0) if image is None else (image.data_ptr(), image.shape[1])
+
+
 @functools.cache
-def _cut(device: torch.device, x: tuple[int, ...], weight: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]) -> Cut:
-    """The best cut on ``device`` for an image and a weight of these shapes."""
+def _cut(
+    device: torch.device,
+    x: tuple[int, ...],
+    weight: tuple[int, ...],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    shortcut_channels: int,
+) -> Cut:
+    """The best cut on ``device`` for an image and a weight of these shapes, and a shortcut of so many channels."""
     height, width = out_size(x, weight, stride, padding)
     same_size = weight[2:] == (3, 3) and stride == padding == (1, 1)
-    convolution = Convolution(x[0] * height * width, weight[0], weight[2] * weight[3], x[1] // DEPTH, same_size)
+    depths = x[1] // DEPTH, shortcut_channels // DEPTH
+    convolution = Convolution(x[0] * height * width, weight[0], weight[2] * weight[3], *depths, same_size)
     count = load.library().sfast_conv2d_clusters
 
     def fitting(cut: Cut) -> int:

@@ -44,12 +44,13 @@ class Cut(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """What of a convolution matters to its cut: pixels and channels of the result, taps, channels of the input by 64, and whether a window suits."""
+    """What of a convolution matters to its cut: pixels and channels of the result, taps, channels of the input and of a shortcut by 64."""
 
     pixels: int
     channels: int
     taps: int
     depth_blocks: int
+    shortcut_blocks: int  #: 0 where there is none
     same_size: bool  #: 3 x 3 taps, stride 1, padding 1
 
 
@@ -72,17 +73,22 @@ def estimate_us(cut: Cut, convolution: Convolution, fitting: int, multiprocessor
     clusters = cut.clusters(convolution.pixels, convolution.channels)
     rounds = -(-clusters // fitting)
     pixels = cut.rows / cut.sharing_columns
+    shortcut_steps, shortcut_pixels = -(-convolution.shortcut_blocks // cut.splits), pixels
     if cut.window:  # brought once for nine steps, with the rows above and below: about twice as many, at sizes where it matters
         pixels *= 2 / convolution.taps
         steps = -(-convolution.depth_blocks // cut.splits) * convolution.taps
+        shortcut_pixels = cut.rows  # which blocks don't share there
     else:
         steps = -(-convolution.depth_blocks * convolution.taps // cut.splits)
     busy = min(1.0, clusters * cut.blocks / multiprocessors)
-    loads = 2 * DEPTH * (pixels + cut.columns / cut.sharing_rows) * _BYTE_US * busy
     products = cut.rows * cut.columns * DEPTH * _PRODUCT_US
+
+    def step_us(pixels: float) -> float:
+        loads = 2 * DEPTH * (pixels + cut.columns / cut.sharing_rows) * _BYTE_US * busy
+        return max(products, loads) + _HINDRANCE * loads
+
     join = _JOIN_US if cut.splits > 1 else 0.0
-    step = max(products, loads) + _HINDRANCE * loads
-    return _FIXED_US + rounds * (steps * step + _TILE_US + join)
+    return _FIXED_US + rounds * (steps * step_us(pixels) + shortcut_steps * step_us(shortcut_pixels) + _TILE_US + join)
 
 
 def best_cut(convolution: Convolution, fitting: Callable[[Cut], int], multiprocessors: int) -> Cut | None:

@@ -1,0 +1,16 @@
+"""The end of a residual block that changes the number of channels: its last convolution, and the 1x1 convolution of what it began with."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import conv2d_shortcut
+
+__all__ = ["OP", "conv2d_shortcut"]
+
+OP = Op(
+    name="conv2d_shortcut",
+    reference=conv2d_shortcut,
+    impls=(Impl("cuda", ".cuda_impl", __package__),),
+    same_bits=False,
+    channels_last=True,
+)
