@@ -3,6 +3,7 @@
 
 #include "conv2d_gather.cuh"
 #include "conv2d_window.cuh"
+#include "phase_weights.cuh"
 
 #if CUDART_VERSION >= 12000
 
@@ -54,6 +55,32 @@ int64_t fitting_window(int64_t n, int64_t height, int64_t width) {
     if (width + 2 > kMostPaddedWidth || n > INT32_MAX / (height + 2)) return 0;
     const int64_t bytes = window_bytes_of(int(n * height * width), int(height), int(width));
     return weight_stages_of(bytes) >= kFewestWeightStages ? bytes : 0;
+}
+
+// Shares the tiles out and launches. What is left of `arguments` to fill in is how they are cut.
+cudaError_t start(ConvKernel kernel, Conv2dArguments& arguments, int rows, int columns, int sharing_rows, int sharing_columns, int splits,
+                  void* stream) {
+    arguments.sharing_rows = sharing_rows;
+    arguments.sharing_columns = sharing_columns;
+    arguments.splits = splits;
+    const int64_t phase_groups = parts_of(parts_of(arguments.pixels, rows), sharing_rows);
+    const int64_t column_groups = parts_of(parts_of(arguments.channels, columns), sharing_columns);
+    if (phase_groups * arguments.phases > INT32_MAX / 8 / column_groups) return cudaErrorInvalidValue;
+    arguments.phase_groups = int(phase_groups);
+    arguments.row_groups = int(phase_groups * arguments.phases);
+    arguments.column_groups = int(column_groups);
+
+    const int blocks = sharing_rows * sharing_columns * splits;
+    int fitting = 0;
+    const cudaError_t error = count_clusters(kernel, blocks, &fitting);
+    if (error != cudaSuccess) return error;
+    const int groups = arguments.row_groups * arguments.column_groups;
+    // Blocks that share the depth have one tile: they join its sums where they load.
+    const int clusters = splits > 1 ? groups : std::min(groups, std::max(fitting, 1));
+    cudaLaunchAttribute attribute{};
+    cudaLaunchConfig_t config = configure(blocks, clusters, &attribute);
+    config.stream = static_cast<cudaStream_t>(stream);
+    return told(cudaLaunchKernelEx(&config, kernel, arguments));
 }
 
 }  // namespace
@@ -175,25 +202,57 @@ SFAST_API int32_t sfast_conv2d(
     arguments.parts = int(parts);
     arguments.shortcut_blocks = int(shortcut_c / kDepth);
     arguments.tail_blocks = int(tail_c / kDepth);
-    arguments.sharing_rows = sharing_rows;
-    arguments.sharing_columns = sharing_columns;
-    arguments.splits = splits;
-    arguments.row_groups = int(parts_of(parts_of(pixels, rows), sharing_rows));
-    arguments.column_groups = int(parts_of(parts_of(channels, columns), sharing_columns));
+    arguments.phases = 1;
     arguments.act = act;
+    return start(kernel, arguments, rows, columns, sharing_rows, sharing_columns, splits, stream);
+}
 
-    const int blocks = sharing_rows * sharing_columns * splits;
-    int fitting = 0;
-    error = count_clusters(kernel, blocks, &fitting);
+SFAST_API int32_t sfast_upsample_conv2d(
+    const void* x, const void* weight, const void* bias, void* phase_weights, void* out,
+    int64_t n, int64_t height, int64_t width, int64_t c, int64_t channels, int32_t dtype,
+    int32_t rows, int32_t columns, int32_t sharing_rows, int32_t sharing_columns, void* stream) {
+    using namespace sfast;
+    constexpr int64_t kPhases = 4, kPhaseTaps = 2;
+    const ConvKernel kernel = kernel_of(dtype, rows, columns, false);
+    if (kernel == nullptr || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
+    if (n <= 0 || height <= 0 || width <= 0 || c <= 0 || c % kDepth != 0 || channels <= 0 || channels % 8 != 0) return cudaErrorInvalidValue;
+    if (height > INT32_MAX / width || n > (INT32_MAX - 1024) / (height * width)) return cudaErrorInvalidValue;
+    if (c > INT32_MAX / (kPhaseTaps * kPhaseTaps) || channels > INT32_MAX / (2 * kPhases)) return cudaErrorInvalidValue;
+    if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2) return cudaErrorInvalidValue;
+    if (reinterpret_cast<uintptr_t>(bias) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
+    if (!is_aligned(weight) || !is_aligned(out)) return cudaErrorMisalignedAddress;
+
+    TensorMapEncoder encoder;
+    cudaError_t error = tensor_map_encoder(&encoder);
     if (error != cudaSuccess) return error;
-    const int64_t groups = int64_t(arguments.row_groups) * arguments.column_groups;
-    if (groups > INT32_MAX / 8) return cudaErrorInvalidValue;
-    // Blocks that share the depth have one tile: they join its sums where they load.
-    const int64_t clusters = splits > 1 ? groups : std::min<int64_t>(groups, std::max(fitting, 1));
-    cudaLaunchAttribute attribute{};
-    cudaLaunchConfig_t config = configure(blocks, int(clusters), &attribute);
-    config.stream = static_cast<cudaStream_t>(stream);
-    return told(cudaLaunchKernelEx(&config, kernel, arguments));
+    PixelMapEncoder pixel_encoder;
+    error = pixel_map_encoder(&pixel_encoder);
+    if (error != cudaSuccess) return error;
+    Conv2dArguments arguments{};
+    // As for 3 x 3 taps with a padding of 1, of which each phase takes four.
+    error = encode_pixels(pixel_encoder, &arguments.x, dtype, x, n, height, width, c, {kTaps, 1, 1}, {kTaps, 1, 1}, rows / sharing_columns);
+    if (error != cudaSuccess) return error;
+    const int64_t depth = kPhaseTaps * kPhaseTaps * c;
+    error = encode_map<2>(encoder, &arguments.weight, dtype, phase_weights, {depth, kPhases * channels}, {depth},
+                          {kDepth, columns / sharing_rows});
+    if (error != cudaSuccess) return error;
+    error = sum_phases(weight, phase_weights, channels, c, dtype, static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) return error;
+    arguments.bias = bias;
+    arguments.pixels = int(n * height * width);
+    arguments.image_pixels = int(height * width);
+    arguments.out_height = int(height);
+    arguments.out_width = int(width);
+    arguments.channels = int(channels);
+    arguments.stride_h = arguments.stride_w = 1;
+    arguments.pad_h = arguments.pad_w = 1;
+    arguments.tap_columns = int(kPhaseTaps);
+    arguments.depth_blocks = int(c / kDepth);
+    arguments.parts = int(depth / kDepth);
+    arguments.phases = int(kPhases);
+    arguments.doubled = out;
+    arguments.act = SFAST_ACT_NONE;
+    return start(kernel, arguments, rows, columns, sharing_rows, sharing_columns, 1, stream);
 }
 
 #else  // CUDA 11 has neither tensor maps nor wgmma
@@ -205,6 +264,11 @@ SFAST_API int32_t sfast_conv2d_clusters(int64_t, int64_t, int64_t, int32_t, int3
 SFAST_API int32_t sfast_conv2d(const void*, const void*, const void*, const void*, int64_t, const void*, const void*, int64_t, const void*,
                                int64_t, const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
+    return cudaErrorNotSupported;
+}
+
+SFAST_API int32_t sfast_upsample_conv2d(const void*, const void*, const void*, void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                        int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
     return cudaErrorNotSupported;
 }
 

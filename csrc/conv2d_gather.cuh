@@ -62,8 +62,9 @@ struct Gather {
                 const int tap = step / arguments.depth_blocks, block = step % arguments.depth_blocks;
                 const uint32_t barrier = ring.expect(full, empty, kStageBytes);
                 hopper::load_pixels(pixels(ring.stage) + part, &arguments.x, barrier, block * kDepth, column, row, image,
-                                    tap % arguments.tap_columns, tap / arguments.tap_columns, same_pixels);
-                load_weight<Shape>(member, arguments.weight, weight(ring.stage), barrier, step * kDepth, place.column);
+                                    tap % arguments.tap_columns + place.phase % 2, tap / arguments.tap_columns + place.phase / 2, same_pixels);
+                load_weight<Shape>(member, arguments.weight, weight(ring.stage), barrier, step * kDepth,
+                                   place.phase * arguments.channels + place.column);
                 ring.advance(kStages);
             }
             for (int block = place.shortcut.begin; block < place.shortcut.end; ++block) {
@@ -144,7 +145,10 @@ struct Gather {
             for (int i = 0; i < kBlocks; ++i) {
                 if (arguments.splits > 1 && !rows[i].join(member, buffers, warp, lane)) continue;
                 const int row = place.row + group_row + i * 64;
-                if (row < arguments.pixels) rows[i].write(arguments, stores + warp * kStores * kStoreBytes, turn, row, place.column, lane);
+                if (row >= arguments.pixels) continue;
+                const uint32_t store = stores + warp * kStores * kStoreBytes;
+                if (arguments.phases > 1) rows[i].write_doubled(arguments, store, place.phase, row, place.column, lane);
+                else rows[i].write(arguments, store, turn, row, place.column, lane);
             }
         }
     }

@@ -9,6 +9,10 @@
 // the result is written once. The 1x1 convolution of another image, a residual block's shortcut, is further depth: its steps stand behind
 // the others.
 //
+// An image that is doubled first, by repeating its pixels, is not made: rows 2y of the result take rows y - 1 and y of the image, rows 2y + 1
+// rows y and y + 1, columns likewise. So each of the four phases of the result is a convolution of 2 x 2 taps with a weight of its own, and
+// the rows of the product are the pixels of the image, four times over.
+//
 // A multiprocessor takes 27 bytes a clock from L2 when all do; alone, a block of 128 x 160 would want 58 at full speed. So blocks of a cluster
 // that have the same channels bring half of the weight each, for both, and those that have the same pixels half of the pixels. Where there
 // are fewer tiles than multiprocessors, blocks of a cluster share a tile's depth: each warp's sums go to one of them, which adds them in a
@@ -67,6 +71,8 @@ struct Conv2dArguments {
     int shortcut_blocks, tail_blocks;  // of 64 channels
     int sharing_rows, sharing_columns, splits;  // blocks of a cluster: with the same channels, with the same pixels, with parts of the depth
     int row_groups, column_groups;              // of tiles; one of each is a cluster's
+    int phases, phase_groups;                   // 4 where the image is doubled, otherwise 1; how many of row_groups are one phase's
+    void* doubled;                              // the result, where the image is doubled
     int act;
     int window_bytes, weight_stages;  // of conv2d_window.cuh
 };
@@ -193,16 +199,17 @@ struct Share {
 
 // A block's part of a cluster's tiles: first row and column, and its parts of the depth, the taps' and the shortcut's.
 struct Place {
-    int row, column;
+    int row, column, phase;
     Share taps, shortcut;
 };
 
 template <typename Shape>
 __device__ __forceinline__ Place place_of(const Member& member, int group) {
     const Conv2dArguments& arguments = member.arguments;
-    return {(group / arguments.column_groups * arguments.sharing_rows + member.row) * Shape::kRows,
-            (group % arguments.column_groups * arguments.sharing_columns + member.column) * Shape::kColumns, Share(member, arguments.parts),
-            Share(member, arguments.shortcut_blocks + arguments.tail_blocks)};
+    const int row_group = group / arguments.column_groups;
+    return {(row_group % arguments.phase_groups * arguments.sharing_rows + member.row) * Shape::kRows,
+            (group % arguments.column_groups * arguments.sharing_columns + member.column) * Shape::kColumns, row_group / arguments.phase_groups,
+            Share(member, arguments.parts), Share(member, arguments.shortcut_blocks + arguments.tail_blocks)};
 }
 
 // A block brings its part of a weight, of a step of the depth, to all with the same channels.
@@ -306,6 +313,7 @@ struct Rows {
         }
         return true;
     }
+
     // A warp rounds its 16 rows, 32 columns at a time, lays them into one of its `stores` and lets TMA write them. `turn` counts the boxes.
     __device__ __forceinline__ void write(const Conv2dArguments& arguments, uint32_t stores, int& turn, int row, int column, int lane) const {
 #pragma unroll
@@ -314,23 +322,58 @@ struct Rows {
             const uint32_t store = stores + turn++ % kStores * kStoreBytes;
             if (lane == 0) hopper::store_wait_read<kStores - 1>();
             __syncwarp();
-#pragma unroll
-            for (int i = 0; i < kStoreColumns / 16; ++i) {
-                uint32_t words[4];  // 16 x 16: the upper and lower 8 rows of the left, then of the right 8 columns
-#pragma unroll
-                for (int word = 0; word < 4; ++word) {
-                    const float* const two = sum + 16 * box + 8 * i + 2 * word;
-                    words[word] = pack_word(acted(two[0], arguments.act), acted(two[1], arguments.act), T{});
-                }
-                const uint32_t at = lane % 16, unit = (2 * i + lane / 16) ^ (at / 2 % 4);  // the 64-byte swizzle
-                hopper::store_matrices(store + at * kStoreColumns * 2 + unit * 16, words);
-            }
+            lay_box(box, arguments.act, store, lane);
             hopper::fence_async();
             __syncwarp();
             if (lane == 0) {
                 hopper::store_box(&arguments.out, store, column + box * kStoreColumns, row);
                 hopper::store_commit();
             }
+        }
+    }
+
+    // The same for a phase of a doubled image, whose pixels lie apart: each lane writes 8 channels of two of them.
+    __device__ __forceinline__ void write_doubled(const Conv2dArguments& arguments, uint32_t store, int phase, int row, int column,
+                                                  int lane) const {
+        const int unit = lane % 4, left = arguments.channels - column - unit * 8;
+        T* const out = static_cast<T*>(arguments.doubled) + column + unit * 8;
+        T* targets[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int pixel = row + half * 8 + lane / 4, within = pixel % arguments.image_pixels;
+            const int64_t y = int64_t(pixel / arguments.image_pixels) * arguments.out_height + within / arguments.out_width;
+            const int64_t at = (2 * y + phase / 2) * (2 * arguments.out_width) + 2 * (within % arguments.out_width) + phase % 2;
+            targets[half] = pixel < arguments.pixels ? out + at * arguments.channels : nullptr;
+        }
+#pragma unroll
+        for (int box = 0; box < kSums * 2 / kStoreColumns; ++box) {
+            if (column + box * kStoreColumns >= arguments.channels) break;
+            __syncwarp();
+            lay_box(box, arguments.act, store, lane);
+            __syncwarp();
+            if (box * kStoreColumns >= left) continue;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const uint32_t at = half * 8 + lane / 4;
+                if (targets[half] == nullptr) continue;
+                const float4 values = hopper::load_four(store + at * kStoreColumns * 2 + (unit ^ (at / 2 % 4)) * 16);
+                *reinterpret_cast<float4*>(targets[half] + box * kStoreColumns) = values;
+            }
+        }
+    }
+
+    // A warp's 16 rows of 32 columns, rounded, in the 64-byte swizzle.
+    __device__ __forceinline__ void lay_box(int box, int act, uint32_t store, int lane) const {
+#pragma unroll
+        for (int i = 0; i < kStoreColumns / 16; ++i) {
+            uint32_t words[4];  // 16 x 16: the upper and lower 8 rows of the left, then of the right 8 columns
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+                const float* const two = sum + 16 * box + 8 * i + 2 * word;
+                words[word] = pack_word(acted(two[0], act), acted(two[1], act), T{});
+            }
+            const uint32_t at = lane % 16, unit = (2 * i + lane / 16) ^ (at / 2 % 4);
+            hopper::store_matrices(store + at * kStoreColumns * 2 + unit * 16, words);
         }
     }
 

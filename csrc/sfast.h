@@ -148,6 +148,20 @@ SFAST_API int32_t sfast_conv2d(
     int32_t act, int32_t dtype,
     int32_t rows, int32_t columns, int32_t window, int32_t sharing_rows, int32_t sharing_columns, int32_t splits, void* stream);
 
+// out = conv2d(y, weight) + bias for 3 x 3 taps and a padding of 1, where y is x doubled in height and width by repeating its pixels; in float32
+// until it is rounded once, but for sums of taps, which are rounded; bits don't differ from run to run. Asks for what sfast_conv2d does.
+//   x              [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
+//   weight         [channels, 3, 3, c] dense, channels a multiple of 8; 16 bytes
+//   bias           [channels] or null, aligned to 4 bytes
+//   phase_weights  room for [4, channels, 2, 2, c], written; 16 bytes
+//   out            [n, 2 * height, 2 * width, channels] dense; 16 bytes. What is written must not overlap what is read
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. rows to sharing_columns as for sfast_conv2d without a window, tiles being cut of x.
+// Otherwise it returns an error and nothing is queued, unless CUDA refuses the second of its two kernels.
+SFAST_API int32_t sfast_upsample_conv2d(
+    const void* x, const void* weight, const void* bias, void* phase_weights, void* out,
+    int64_t n, int64_t height, int64_t width, int64_t c, int64_t channels, int32_t dtype,
+    int32_t rows, int32_t columns, int32_t sharing_rows, int32_t sharing_columns, void* stream);
+
 // cudaSuccess where sfast_conv2d_few can run on the current device: compute capability 8.0 and newer, and a build for one of these. Runs nothing.
 SFAST_API int32_t sfast_conv2d_few_status(void);
 

@@ -80,6 +80,14 @@ _SIGNATURES = {
         + [_int32] * 6  # rows and columns of a tile, whether it has a window; blocks that share channels, that share pixels, that share the depth
         + [_pointer],  # stream
     ),
+    "sfast_upsample_conv2d": (
+        _int32,
+        [_pointer] * 5  # x, weight, bias, room for the phases' weights, out
+        + [_int64] * 5  # n, height, width, c, channels
+        + [_int32]  # dtype
+        + [_int32] * 4  # rows and columns of a tile; blocks that share channels, that share pixels
+        + [_pointer],  # stream
+    ),
     "sfast_conv2d_few": (
         _int32,
         [_pointer] * 4  # x, weight, bias, out

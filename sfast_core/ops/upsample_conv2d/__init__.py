@@ -20,6 +20,7 @@ OP = Op(
     impls=(
         Impl("triton_transposed", ".triton_impl", __package__),
         Impl("cudnn", ".cudnn_impl", __package__),
+        Impl("cuda", ".cuda_impl", __package__),
     ),
     measured=True,
     family=_family,

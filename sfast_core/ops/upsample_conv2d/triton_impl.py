@@ -19,7 +19,7 @@ from ..constraints import why_no_triton, why_not_dtypes
 from ..conv2d_act.reference import memory_format_of
 from ..conv2d_act.torch_epilogue_impl import add_in_place
 from ..triton_launch import launcher
-from .constraints import why_not_shapes
+from .constraints import why_not_shapes, why_not_weight
 from .triton_kernels import transposed_weight_kernel
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 BLOCK_OUTPUTS = 64  # 128 bytes of a row that is written
 BLOCK_CHANNELS = 32
 MAX_CHANNELS = 32 * 65535
-LEAST_WEIGHT = 2**20  # values; a smaller 4x4 weight is always welcome
-MOST_WEIGHT = 4  # times the result's size. SD1.5's 2x1280x16x16 gains 12 us and would take 52 MB for a result of 5
 
 
 def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
@@ -39,10 +37,7 @@ def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.T
     channels = max(weight.shape[:2])
     if channels > MAX_CHANNELS:
         return f"{channels} channels are too many"
-    taps, result = 16 * weight.shape[0] * weight.shape[1], 4 * x.shape[0] * weight.shape[0] * x.shape[2] * x.shape[3]
-    if taps > LEAST_WEIGHT and taps > MOST_WEIGHT * result:
-        return f"the 4x4 weight has {taps} values, the result {result}: more memory than it is worth"
-    return None
+    return why_not_weight(x, weight)
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -1,0 +1,100 @@
+"""Doubling and convolving by the CUDA extension's convolution, on Hopper: the result's four phases are convolutions of the small image.
+
+As in :mod:`.triton_impl` 4/9 of the products are left. All phases are one kernel's, which adds the bias where its sums begin; the kernels are
+in ``csrc/conv2d.cu``. The phases' weights are summed at every call: whoever writes to the weight in place must reach them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...native import load
+from ..constraints import why_no_hopper, why_not_half
+from ..conv2d_act.cuda_impl import MOST
+from ..conv2d_act.cut import DEPTH, Convolution, Cut, best_cut
+from ..conv2d_act.reference import memory_format_of
+from ..packs import dense
+from .constraints import why_not_shapes, why_not_weight
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+PHASES, TAPS = 4, 4  #: of the result, and of the weight of each
+
+
+def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+    """The reason why the kernels can't compute this, or None."""
+    if reason := why_no_hopper(target) or why_not_half(x, weight=weight, bias=bias):
+        return reason
+    if reason := why_not_shapes(x, weight, bias) or why_not_weight(x, weight):
+        return reason
+    if x.numel() == 0 or weight.numel() == 0:
+        return f"x of {list(x.shape)} or weight of {list(weight.shape)} is empty"
+    if x.shape[1] % DEPTH != 0 or weight.shape[0] % 8 != 0:
+        return f"{x.shape[1]} channels must be a multiple of {DEPTH}, {weight.shape[0]} of 8"
+    if weight.numel() > MOST:
+        return f"weight of {list(weight.shape)} is larger than 32-bit coordinates reach"
+    return load.why_not(target.device, "sfast_conv2d_status")
+
+
+def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """As :func:`.reference.upsample_conv2d`; sums of taps are rounded to x's dtype, then nothing until the result is, once.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernels.
+    """
+    return launch_cut(_cut(x.device, tuple(x.shape), weight.shape[0]), x, weight, bias)
+
+
+def launch_cut(cut: Cut, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """As :func:`launch`, cut as told, without a window or a depth that blocks share."""
+    batch, channels, height, width = x.shape
+    outputs = weight.shape[0]
+    out = torch.empty((batch, outputs, 2 * height, 2 * width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
+    column_sums = None if bias is None else dense(bias)
+    phase_weights = torch.empty((PHASES, outputs, TAPS, channels), dtype=x.dtype, device=x.device)
+    with torch.cuda.device_of(x):
+        status = load.library().sfast_upsample_conv2d(
+            image.data_ptr(),
+            taps.data_ptr(),
+            None if column_sums is None else column_sums.data_ptr(),
+            phase_weights.data_ptr(),
+            out.data_ptr(),
+            batch,
+            height,
+            width,
+            channels,
+            outputs,
+            load.DTYPES[x.dtype],
+            cut.rows,
+            cut.columns,
+            cut.sharing_rows,
+            cut.sharing_columns,
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )
+    load.check(status, f"upsample_conv2d for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    return out.contiguous(memory_format=memory_format_of(x))
+
+
+@functools.cache
+def _cut(device: torch.device, x: tuple[int, ...], outputs: int) -> Cut:
+    """The best cut on ``device`` for an image of this shape."""
+    batch, channels, height, width = x
+    convolution = Convolution(PHASES * batch * height * width, outputs, TAPS, channels // DEPTH, 0, False)
+    count = load.library().sfast_conv2d_clusters
+
+    def fitting(cut: Cut) -> int:
+        if cut.splits > 1:
+            return 0
+        clusters: int = count(batch, height, width, cut.rows, cut.columns, cut.window, cut.blocks)
+        return clusters
+
+    with torch.cuda.device(device):
+        found = best_cut(convolution, fitting, torch.cuda.get_device_properties(device).multi_processor_count)
+    assert found is not None, "why_not has been asked"
+    return found
