@@ -147,6 +147,7 @@ struct Gather {
                 const int row = place.row + group_row + i * 64;
                 if (row >= arguments.pixels) continue;
                 const uint32_t store = stores + warp * kStores * kStoreBytes;
+                rows[i].activate(arguments.act);
                 if (arguments.phases > 1) rows[i].write_doubled(arguments, store, place.phase, row, place.column, lane);
                 else rows[i].write(arguments, store, turn, row, place.column, lane);
             }

@@ -234,6 +234,7 @@ struct Window {
             }
             if (arguments.splits > 1 && !rows.join(member, weights, warp, lane)) continue;
             if (place.row + warp_row >= arguments.pixels) continue;
+            rows.activate(arguments.act);
             rows.write(arguments, stores + warp * kStores * kStoreBytes, turn, place.row + warp_row, place.column, lane);
         }
     }
