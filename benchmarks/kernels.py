@@ -15,7 +15,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("LayerNorm, residual sums", r"layer_?norm"),
     (
         "convolution",
-        r"fprop|dgrad|implicit_gemm|conv(?!ert)|cudnn|nchwToNhwc|nhwcToNchw|AddPadding|transposed_weight|epilogue_kernel|upsample",
+        r"fprop|dgrad|implicit_gemm|conv(?!ert)|cudnn|nchwToNhwc|nhwcToNchw|AddPadding|transposed_weight|phase_weights|epilogue_kernel|upsample",
     ),
     ("matrix products", r"gemm|nvjet|cutlass|cublas|splitK|gemv"),
     ("concatenation", r"CatArray"),

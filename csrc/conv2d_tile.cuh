@@ -408,7 +408,7 @@ __device__ __forceinline__ void part_warpgroups(const Conv2dArguments& arguments
             hopper::prefetch_map(&arguments.shortcut_weight);
         }
         if (arguments.tail_blocks > 0) hopper::prefetch_map(&arguments.tail);
-        hopper::prefetch_map(&arguments.out);
+        if (arguments.phases == 1) hopper::prefetch_map(&arguments.out);
     }
     hopper::cluster_sync();  // the other blocks' barriers have been made too
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the same in all lanes, which the compiler then knows

@@ -18,7 +18,9 @@ using WindowTile = Tile<128, 160>;
 
 constexpr int kTaps = 3;     // in a row and in a column
 constexpr int kWindows = 2;  // one is computed with while the next is brought
-constexpr int kFewestWeightStages = 4, kMostWeightStages = 8;  // three don't hide the loads: 2x640x52x76 102 us, conv2d_gather.cuh 86
+// Three don't hide the loads (2x640x52x76 102 us, conv2d_gather.cuh 86), and a step of the shortcut takes two places while the one before has two.
+constexpr int kFewestWeightStages = 4, kMostWeightStages = 8;
+static_assert(kFewestWeightStages >= 4, "with fewer the shortcut's steps wait for each other for ever");
 constexpr int kMostPaddedWidth = 256;  // of a box
 
 // Rows of all images one below the other, each image with a row of zeros above and below it: the first that the taps of a pixel take.

@@ -43,17 +43,19 @@ __global__ void __launch_bounds__(kPhaseThreads) phase_weights_kernel(const T* w
     }
 }
 
+template <typename T>
+cudaError_t sum_phases(const void* weight, void* phases, int64_t outputs, int64_t c, cudaStream_t stream) {
+    const int64_t packs = c / kFullPack<T>, blocks = (outputs * packs + kPhaseThreads - 1) / kPhaseThreads;
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+    phase_weights_kernel<T>
+        <<<unsigned(blocks), kPhaseThreads, 0, stream>>>(static_cast<const T*>(weight), static_cast<T*>(phases), outputs, int(packs));
+    return told(cudaGetLastError());
+}
+
 // Launches it; c is a multiple of 8.
 inline cudaError_t sum_phases(const void* weight, void* phases, int64_t outputs, int64_t c, int32_t dtype, cudaStream_t stream) {
-    const int64_t packs = c / 8, blocks = (outputs * packs + kPhaseThreads - 1) / kPhaseThreads;
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-    const auto launch = [&](auto element) {
-        using T = decltype(element);
-        phase_weights_kernel<T><<<unsigned(blocks), kPhaseThreads, 0, stream>>>(static_cast<const T*>(weight), static_cast<T*>(phases), outputs,
-                                                                               int(packs));
-    };
-    dtype == SFAST_FLOAT16 ? launch(__half{}) : launch(__nv_bfloat16{});
-    return told(cudaGetLastError());
+    if (dtype == SFAST_FLOAT16) return sum_phases<__half>(weight, phases, outputs, c, stream);
+    return sum_phases<__nv_bfloat16>(weight, phases, outputs, c, stream);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@ The sum takes no pass of its own then. Where a LayerNorm follows, it takes none 
 that adds a bias and a residual runs slower than one that adds a bias (H100, fp16, us, with the LayerNorm: 2048x1280x1280 22.5, as
 ``add_layer_norm`` 19.0; 8192x640x2560 62.8 and 54.4; SDXL as a whole 29.1 and 28.0 ms).
 
-It runs before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are added, the 1x1 one, a matrix product, is to take the sum, since
-of the 3x3 one's epilogues only the bias is free.
+It runs before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are added, and no kernel computes both (``fuse_conv_shortcut``), the
+1x1 one, a matrix product, is to take the sum, since of the 3x3 one's epilogues only the bias is free.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ NAMES = {
     "void nhwcAddPaddingKernel<__half, __half, float, true, (cudnnKernelDataType_t)0>(int, int, int)": "convolution",
     "void at::native::(anonymous namespace)::upsample_nearest2d_nhwc_out_frame<c10::Half>": "convolution",
     "transposed_weight_kernel": "convolution",
+    "void sfast::(anonymous namespace)::phase_weights_kernel<__half>(__half const*, __half*, long, int)": "convolution",
     "epilogue_kernel": "convolution",
     "void sfast::(anonymous namespace)::conv2d_window_kernel<__half>(sfast::(anonymous namespace)::Conv2dArguments)": "convolution",
     "nvjet_sm90_hsh_168x128_64x5_1x2_h_bz_coopA_bias_TNN": "matrix products",

@@ -75,6 +75,11 @@ def test_the_library_is_told_height_before_width(monkeypatch: pytest.MonkeyPatch
         assert told[-1][4] == stride
         assert told[-1][6:11] == (None, 0, None, 0, None)
         assert told[-1][12:] == (2, 32, 24, 64, 320, 3, 5, 2, 1, 0, 2, load.ACTS["relu"], load.DTYPES[torch.float16], *cut, 7)
+    begun, tail = (torch.zeros(2, channels, 32, 24, dtype=torch.float16) for channels in (64, 128))
+    begun, tail = (image.contiguous(memory_format=torch.channels_last) for image in (begun, tail))
+    joined = torch.zeros(320, 192, 1, 1, dtype=torch.float16)
+    cuda_impl.launch_cut(cut, x, weight, None, 1, 1, None, "none", None, cuda_impl.Shortcut(begun, joined, tail))
+    assert told[-1][6:11] == (begun.data_ptr(), 64, tail.data_ptr(), 128, joined.data_ptr())
 
 
 WAYS = [
@@ -95,6 +100,7 @@ WAYS = [
         pytest.param(1, 1, 1, 192, 8, id="one-pixel"),
         pytest.param(2, 96, 104, 192, 320, id="many-tiles"),
         pytest.param(1, 128, 128, 192, 640, id="tiles-one-after-the-other"),
+        pytest.param(1, 40, 90, 192, 320, id="few-stages-beside-the-windows"),
     ],
 )
 @pytest.mark.parametrize("cut", WAYS, ids=lambda cut: "-".join(map(str, cut)))

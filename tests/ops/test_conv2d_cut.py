@@ -60,5 +60,16 @@ def test_every_cut_is_one_that_the_kernels_take() -> None:
             assert not cut.window or convolution.same_size
 
 
+def test_a_shortcut_is_further_depth() -> None:
+    """Where blocks share what they bring it takes less time than as much of the taps' depth, with a window; and the cut may be another."""
+    plain = same_size(2, 64, 640, 640)
+    with_shortcut = plain._replace(shortcut_blocks=30)
+    for cut in cuts(plain):
+        if cut.blocks in H100:
+            more = estimate_us(cut, with_shortcut, H100[cut.blocks], 132) - estimate_us(cut, plain, H100[cut.blocks], 132)
+            assert more > 0
+    assert pick(plain) == Cut(128, 160, 1, 2, 1, 1) and pick(with_shortcut) == Cut(256, 160, 0, 1, 2, 1)
+
+
 def test_none_where_nothing_fits() -> None:
     assert best_cut(same_size(2, 32, 640, 640), lambda cut: 0, 132) is None

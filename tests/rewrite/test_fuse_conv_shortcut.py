@@ -35,6 +35,7 @@ def build(function: Function) -> Forward:
         "short_strided": nn.Conv2d(12, 6, 1, stride=2),
         "grouped": nn.Conv2d(12, 6, 3, padding=1, groups=2),
         "plain": nn.Conv2d(12, 6, 1, bias=False),
+        "exact": nn.Conv2d(12, 6, 1).double(),
     }
     return Forward(function, norm=nn.GroupNorm(3, 12), **convolutions)
 
@@ -43,6 +44,7 @@ ENDS: dict[str, tuple[Function, bool]] = {
     "the shortcut last": (lambda net, x, y: net.conv(y) + net.short(x), False),
     "the shortcut first": (lambda net, x, y: net.short(x) + net.conv(y), False),
     "of one image": (lambda net, x, y: net.conv(x) + net.short(x), False),
+    "paddings of 1 and 0": (lambda net, x, y: net.narrow(y) + net.short(x[..., 1:-1]), False),
     "without a bias": (lambda net, x, y: net.conv(y) + net.plain(x), False),
     "in place": (lambda net, x, y: net.conv(y).add_(net.short(x)), False),
     "of two parts": (lambda net, x, y: net.conv(y) + net.short(torch.cat([x[:, :8], y[:, :4]], 1)), True),
@@ -77,6 +79,8 @@ NEAR_MISSES: dict[str, Function] = {
     "a grouped convolution": lambda net, x, y: net.grouped(y) + net.short(x),
     "a convolution padded by name": lambda net, x, y: net.same(y) + net.short(x),
     "strides": lambda net, x, y: net.strided(y) + net.short_strided(x),
+    "a strided convolution": lambda net, x, y: net.strided(y) + net.short(x[:, :, ::2, ::2]),
+    "a shortcut of another dtype": lambda net, x, y: net.conv(y) + net.exact(x.double()),
     "a shortcut that is broadcast": lambda net, x, y: net.conv(y) + net.short(x[:, :, :1, :1]),
     "the same sum twice": lambda net, x, y: (s := net.short(x)) + s,
 }
@@ -110,6 +114,13 @@ def test_the_norm_reads_the_parts_too_and_images_lie_as_the_kernels_want_them() 
     (norm,) = [node for node in graph.nodes if node.target is group_norm_act]
     assert count(graph, torch.cat) == 0
     assert [node.target for node in (norm.args[0], norm.args[7], end.args[4], end.args[7])] == [channels_last] * 4
+
+
+def test_the_images_of_a_call_are_turned_too_and_the_weight_is_asked_for_in_channels_last() -> None:
+    _, graph = rewritten("convolutions_channels_last", build(ENDS["the shortcut last"][0]), *(torch.randn(2, 12, 4, 6) for _ in range(2)), has_impl=always)
+    (end,) = [node for node in graph.nodes if node.target is conv2d_shortcut]
+    assert [end.args[place].target for place in (0, 4)] == [channels_last] * 2
+    assert end.args[1].meta["source"].channels_last and not end.args[5].meta["source"].channels_last
 
 
 def test_a_unets_shortcuts_are_all_found() -> None:

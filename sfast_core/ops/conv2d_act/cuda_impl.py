@@ -15,7 +15,7 @@ from ...native import load
 from ..constraints import why_no_hopper, why_not_half
 from ..packs import dense
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
-from .cut import DEPTH, Convolution, Cut, best_cut
+from .cut import DEPTH, MOST_BLOCKS, Convolution, Cut, best_cut
 from .reference import IntOrPair, memory_format_of, out_size, pair
 
 if TYPE_CHECKING:
@@ -178,10 +178,17 @@ def _cut(
     same_size = weight[2:] == (3, 3) and stride == padding == (1, 1)
     depths = x[1] // DEPTH, shortcut_channels // DEPTH
     convolution = Convolution(x[0] * height * width, weight[0], weight[2] * weight[3], *depths, same_size)
+    return best_cut_on(device, convolution, x[0], height, width)
+
+
+def best_cut_on(device: torch.device, convolution: Convolution, images: int, height: int, width: int, most_splits: int = MOST_BLOCKS) -> Cut:
+    """The best cut on ``device``; a window is of images of this size, at most ``most_splits`` blocks share a tile's depth."""
     count = load.library().sfast_conv2d_clusters
 
     def fitting(cut: Cut) -> int:
-        clusters: int = count(x[0], height, width, cut.rows, cut.columns, cut.window, cut.blocks)
+        if cut.splits > most_splits:
+            return 0
+        clusters: int = count(images, height, width, cut.rows, cut.columns, cut.window, cut.blocks)
         return clusters
 
     with torch.cuda.device(device):

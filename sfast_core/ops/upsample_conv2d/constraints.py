@@ -1,4 +1,4 @@
-"""What all impls of ``upsample_conv2d`` ask of their arguments."""
+"""What several impls of ``upsample_conv2d`` ask of their arguments."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import torch
 
 from ...native import load
 from ..constraints import why_no_hopper, why_not_half
-from ..conv2d_act.cuda_impl import MOST
-from ..conv2d_act.cut import DEPTH, Convolution, Cut, best_cut
+from ..conv2d_act.cuda_impl import MOST, best_cut_on
+from ..conv2d_act.cut import DEPTH, Convolution, Cut
 from ..conv2d_act.reference import memory_format_of
 from ..packs import dense
 from .constraints import why_not_shapes, why_not_weight
@@ -86,15 +86,4 @@ def _cut(device: torch.device, x: tuple[int, ...], outputs: int) -> Cut:
     """The best cut on ``device`` for an image of this shape."""
     batch, channels, height, width = x
     convolution = Convolution(PHASES * batch * height * width, outputs, TAPS, channels // DEPTH, 0, False)
-    count = load.library().sfast_conv2d_clusters
-
-    def fitting(cut: Cut) -> int:
-        if cut.splits > 1:
-            return 0
-        clusters: int = count(batch, height, width, cut.rows, cut.columns, cut.window, cut.blocks)
-        return clusters
-
-    with torch.cuda.device(device):
-        found = best_cut(convolution, fitting, torch.cuda.get_device_properties(device).multi_processor_count)
-    assert found is not None, "why_not has been asked"
-    return found
+    return best_cut_on(device, convolution, batch, height, width, most_splits=1)

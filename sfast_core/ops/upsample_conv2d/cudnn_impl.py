@@ -1,6 +1,6 @@
 """The doubled image as it is, and cuDNN's convolution with the bias in its epilogue.
 
-For small images, where the 4x4 weight is more to move than it spares, and where there is no Triton.
+For small images, where sums of taps are more to move than they spare, and where there is neither the CUDA extension nor Triton.
 """
 
 from __future__ import annotations
