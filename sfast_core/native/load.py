@@ -183,8 +183,13 @@ def check(status: int, what: str) -> None:
         raise ExtensionError(f"CUDA refused {what}: {error_name(library(), status)}")
 
 
+def pointer(tensor: torch.Tensor | None) -> int | None:
+    """A tensor that may be left out as the C interface takes it: where its elements begin, or null."""
+    return None if tensor is None else tensor.data_ptr()
+
+
 def vector(tensor: torch.Tensor | None) -> tuple[int | None, int]:
-    """A small tensor as the C interface takes it: pointer and element type."""
+    """A small tensor likewise: pointer and element type."""
     return (None, 0) if tensor is None else (tensor.data_ptr(), DTYPES[tensor.dtype])
 
 

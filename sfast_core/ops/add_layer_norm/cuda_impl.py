@@ -68,7 +68,7 @@ def launch(
     with torch.cuda.device_of(x):
         status = library.sfast_add_layer_norm(
             rows_in.data_ptr(),
-            *(None if tensor is None else tensor.data_ptr() for tensor in (*read, total)),
+            *(load.pointer(tensor) for tensor in (*read, total)),
             out.data_ptr(),
             x.numel() // max(1, x.shape[-1]),
             x.shape[-1],

@@ -79,7 +79,7 @@ def launch(
         status = load.library().sfast_conv2d_few(
             image.data_ptr(),
             taps.data_ptr(),
-            None if shift is None else shift.data_ptr(),
+            load.pointer(shift),
             out.data_ptr(),
             batch,
             height,

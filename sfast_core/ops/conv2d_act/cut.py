@@ -83,8 +83,8 @@ def estimate_us(cut: Cut, convolution: Convolution, fitting: int, multiprocessor
     busy = min(1.0, clusters * cut.blocks / multiprocessors)
     products = cut.rows * cut.columns * DEPTH * _PRODUCT_US
 
-    def step_us(pixels: float) -> float:
-        loads = 2 * DEPTH * (pixels + cut.columns / cut.sharing_rows) * _BYTE_US * busy
+    def step_us(brought: float) -> float:
+        loads = 2 * DEPTH * (brought + cut.columns / cut.sharing_rows) * _BYTE_US * busy
         return max(products, loads) + _HINDRANCE * loads
 
     join = _JOIN_US if cut.splits > 1 else 0.0

@@ -117,7 +117,7 @@ def launch(
     with torch.cuda.device_of(x):
         status = library.sfast_group_norm_cluster(
             x.data_ptr(),
-            None if tail is None else tail.data_ptr(),
+            load.pointer(tail),
             channels - x.shape[1],
             out.data_ptr(),
             *load.vector(weight),

@@ -74,7 +74,7 @@ def launch(
         workspace = torch.empty(workspace_bytes // 4, dtype=torch.float32, device=x.device)
         status = library.sfast_group_norm_act(
             x.data_ptr(),
-            None if tail is None else tail.data_ptr(),
+            load.pointer(tail),
             c - x.shape[1],
             out.data_ptr(),
             *load.vector(weight),

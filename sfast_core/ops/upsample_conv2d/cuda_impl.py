@@ -62,7 +62,7 @@ def launch_cut(cut: Cut, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
         status = load.library().sfast_upsample_conv2d(
             image.data_ptr(),
             taps.data_ptr(),
-            None if column_sums is None else column_sums.data_ptr(),
+            load.pointer(column_sums),
             phase_weights.data_ptr(),
             out.data_ptr(),
             batch,
