@@ -10,13 +10,16 @@ MOST_BLOCKS = 8  #: of a cluster
 FEWEST_WINDOW_PIXELS = 512  #: with fewer the weight is most of what is read, and windows read it in smaller pieces (2x2560x8x8 42 us instead of 36)
 TILES = ((128, 160, 0), (128, 160, 1), (256, 160, 0), (256, 128, 0))  #: rows, columns and window
 
-# Microseconds on an H100, from 19 shapes of SD1.5, SDXL and the VAE, cut in all ways: what the estimate puts first is the fastest or within 2%.
-_PRODUCT_US = 0.38 / (128 * 160 * DEPTH)
-_BYTE_US = 1 / 65e3  #: from L2, where all multiprocessors read
-_HINDRANCE = 0.25  #: of the loads, to the products beside them
-_FIXED_US = 8.0  #: launch, first loads, last stores
-_TILE_US = 2.0  #: between a tile and the next of a block
-_JOIN_US = 3.0  #: of sums, where the depth is shared
+# Microseconds on an H100, from 53 shapes of SD1.5, SDXL and the VAE, each in the cuts that come into question: what the estimate puts first is the
+# fastest or within 1% at all but three, of few pixels (5 to 9%).
+_PRODUCT_US = 0.365 / (128 * 160 * DEPTH)
+_BYTE_US = 1 / 67e3  #: from L2, where all multiprocessors read
+_HINDRANCE = (0.25, 0.2)  #: of the loads, to the products beside them; with a window
+_WINDOW = 3.5  #: pixels to one of the tile, at sizes where it matters
+_WAIT_US = 45.0  #: by the result's pixels, of a window's step: with few of them the weight comes from memory, and both who share it wait for both halves
+_FIXED_US = 3.0  #: launch, first loads, last stores
+_TILE_US = 5.0  #: of a tile, beside its steps
+_JOIN_US = 0.9  #: of sums, for each part of a depth that is shared
 
 
 class Cut(NamedTuple):
@@ -73,21 +76,23 @@ def estimate_us(cut: Cut, convolution: Convolution, fitting: int, multiprocessor
     clusters = cut.clusters(convolution.pixels, convolution.channels)
     rounds = -(-clusters // fitting)
     pixels = cut.rows / cut.sharing_columns
+    products = cut.rows * cut.columns * DEPTH * _PRODUCT_US
     shortcut_steps, shortcut_pixels = -(-convolution.shortcut_blocks // cut.splits), pixels
-    if cut.window:  # brought once for nine steps, with the rows above and below: about twice as many, at sizes where it matters
-        pixels *= 2 / convolution.taps
+    if cut.window:  # brought once for nine steps, with the rows above and below
+        pixels *= _WINDOW / convolution.taps
         steps = -(-convolution.depth_blocks // cut.splits) * convolution.taps
         shortcut_pixels = cut.rows  # which blocks don't share there
+        if cut.sharing_rows > 1:
+            products += _WAIT_US / convolution.pixels
     else:
         steps = -(-convolution.depth_blocks * convolution.taps // cut.splits)
     busy = min(1.0, clusters * cut.blocks / multiprocessors)
-    products = cut.rows * cut.columns * DEPTH * _PRODUCT_US
 
     def step_us(brought: float) -> float:
         loads = 2 * DEPTH * (brought + cut.columns / cut.sharing_rows) * _BYTE_US * busy
-        return max(products, loads) + _HINDRANCE * loads
+        return max(products, loads) + _HINDRANCE[cut.window] * loads
 
-    join = _JOIN_US if cut.splits > 1 else 0.0
+    join = _JOIN_US * cut.splits if cut.splits > 1 else 0.0
     return _FIXED_US + rounds * (steps * step_us(pixels) + shortcut_steps * step_us(shortcut_pixels) + _TILE_US + join)
 
 
