@@ -62,7 +62,7 @@ def test_every_cut_is_one_that_the_kernels_take() -> None:
 
 
 def test_a_shortcut_is_further_depth() -> None:
-    """Where blocks share what they bring it takes less time than as much of the taps' depth, with a window; and the cut may be another."""
+    """It takes time however the convolution is cut; and the fastest cut may be another, since blocks don't share its pixels with a window."""
     plain = same_size(2, 32, 1280, 1280)
     with_shortcut = plain._replace(shortcut_blocks=20)
     for cut in cuts(plain):
