@@ -2,6 +2,8 @@
 //
 //     s = x + x_bias + residual, rounded to the type of x        n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias
 //
+// What is written beside n is x + x_bias + residual + sum_bias: a linear layer whose result it will be added to needs no bias then.
+//
 // A row is read once, stays in the registers of its threads, and is written once (twice with a residual: s and n). All arithmetic is
 // float32; the variance is taken from deviations, not from squares. No atomics and sums in a fixed order: equal inputs give equal bits.
 //
@@ -18,7 +20,7 @@ constexpr int kMostPacks = 5;       // of a thread
 
 template <typename T>
 struct NormArguments {
-    const T *x, *residual, *x_bias, *weight, *bias;  // all but x may be null
+    const T *x, *residual, *x_bias, *sum_bias, *weight, *bias;  // all but x may be null
     T *sum, *out;
     int64_t rows;
     int width;  // threads to a row
@@ -87,11 +89,20 @@ __global__ void __launch_bounds__(kMostThreads) add_layer_norm_kernel(const Norm
     if (arguments.x_bias != nullptr) add(x_bias);
     if (arguments.residual != nullptr) {
         add(residual);
+        Packs sum_bias;
+        if (arguments.sum_bias != nullptr) load(sum_bias, arguments.sum_bias, lane * kVec, 0.f);
 #pragma unroll
         for (int i = 0; i < kPacks; ++i) {
             const Pack<T, kVec> rounded = pack<T, kVec>(values[i]);
-            store_pack<T, kVec>(arguments.sum + start + i * step, rounded);
-            unpack<T, kVec>(rounded, values[i]);  // what is normalised is what others read
+            Pack<T, kVec> written = rounded;
+            if (arguments.sum_bias != nullptr) {
+                unpack<T, kVec>(sum_bias[i], other);
+#pragma unroll
+                for (int j = 0; j < kVec; ++j) other[j] += values[i][j];
+                written = pack<T, kVec>(other);
+            }
+            store_pack<T, kVec>(arguments.sum + start + i * step, written);
+            unpack<T, kVec>(rounded, values[i]);  // what is normalised is rounded, as the sum by itself would be
         }
     }
     // Early enough to arrive during the reductions, late enough to take the registers of x and the residual.
@@ -127,8 +138,8 @@ __global__ void __launch_bounds__(kMostThreads) add_layer_norm_kernel(const Norm
 
 template <typename T>
 cudaError_t launch_norm(NormArguments<T> arguments, int64_t channels, cudaStream_t stream) {
-    const void* const tensors[] = {arguments.x,    arguments.residual, arguments.x_bias, arguments.weight,
-                                   arguments.bias, arguments.sum,      arguments.out};
+    const void* const tensors[] = {arguments.x,      arguments.residual, arguments.x_bias, arguments.sum_bias,
+                                   arguments.weight, arguments.bias,     arguments.sum,    arguments.out};
     for (const void* tensor : tensors) {
         if (!is_aligned(tensor)) return cudaErrorMisalignedAddress;
     }
@@ -148,11 +159,11 @@ cudaError_t launch_norm(NormArguments<T> arguments, int64_t channels, cudaStream
 }
 
 template <typename T>
-cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, const void* weight, const void* bias, void* sum, void* out,
-                       int64_t rows, int64_t channels, float eps, void* stream) {
+cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, const void* sum_bias, const void* weight, const void* bias,
+                       void* sum, void* out, int64_t rows, int64_t channels, float eps, void* stream) {
     const auto input = [](const void* pointer) { return static_cast<const T*>(pointer); };
-    const NormArguments<T> arguments{input(x),    input(residual),      input(x_bias),       input(weight),
-                                     input(bias), static_cast<T*>(sum), static_cast<T*>(out), rows,         0, eps};
+    const NormArguments<T> arguments{input(x),      input(residual), input(x_bias),        input(sum_bias),
+                                     input(weight), input(bias),     static_cast<T*>(sum), static_cast<T*>(out), rows, 0, eps};
     return launch_norm(arguments, channels, static_cast<cudaStream_t>(stream));
 }
 
@@ -160,16 +171,18 @@ cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, 
 }  // namespace sfast
 
 SFAST_API int32_t sfast_add_layer_norm(
-    const void* x, const void* residual, const void* x_bias, const void* weight, const void* bias, void* sum, void* out,
+    const void* x, const void* residual, const void* x_bias, const void* sum_bias, const void* weight, const void* bias, void* sum, void* out,
     int64_t rows, int64_t channels, float eps, int32_t dtype, void* stream) {
     using namespace sfast;
     if (rows < 0 || channels < 0) return cudaErrorInvalidValue;
     if (rows == 0 || channels == 0) return cudaSuccess;  // what is empty may lie nowhere
-    if ((residual == nullptr) != (sum == nullptr) || (x_bias != nullptr && residual == nullptr)) return cudaErrorInvalidValue;
+    if ((residual == nullptr) != (sum == nullptr)) return cudaErrorInvalidValue;
+    if ((x_bias != nullptr || sum_bias != nullptr) && residual == nullptr) return cudaErrorInvalidValue;
+    const auto typed = [&](auto norm) { return norm(x, residual, x_bias, sum_bias, weight, bias, sum, out, rows, channels, eps, stream); };
     switch (dtype) {
-        case SFAST_FLOAT32: return norm_typed<float>(x, residual, x_bias, weight, bias, sum, out, rows, channels, eps, stream);
-        case SFAST_FLOAT16: return norm_typed<__half>(x, residual, x_bias, weight, bias, sum, out, rows, channels, eps, stream);
-        case SFAST_BFLOAT16: return norm_typed<__nv_bfloat16>(x, residual, x_bias, weight, bias, sum, out, rows, channels, eps, stream);
+        case SFAST_FLOAT32: return typed(norm_typed<float>);
+        case SFAST_FLOAT16: return typed(norm_typed<__half>);
+        case SFAST_BFLOAT16: return typed(norm_typed<__nv_bfloat16>);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 8
+#define SFAST_ABI_VERSION 9
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
@@ -74,16 +74,16 @@ SFAST_API int32_t sfast_group_norm_cluster(
     float eps, int32_t dtype, int32_t flags,
     int32_t cluster_groups, int32_t cluster_blocks, void* stream);
 
-// sum = x + x_bias + residual, rounded to `dtype`; out = (sum - mean(sum)) / sqrt(var(sum) + eps) * weight + bias, mean and var those of a
-// row's channels.
+// s = x + x_bias + residual, rounded to `dtype`; out = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias, mean and var those of a row's
+// channels; sum = x + x_bias + residual + sum_bias.
 //   x, out               [rows, channels] dense
 //   residual, sum        the same, or both null: then x is what is normalised
-//   x_bias               [channels] or null, only with a residual
+//   x_bias, sum_bias     [channels] or null, only with a residual
 //   weight, bias         [channels] or null
 // All of `dtype` and aligned to 16 bytes; what is written must not overlap what is read. A row is 1 to 5 times a power of two, 512 at
 // most, of 16 bytes. Otherwise it returns an error and nothing is queued.
 SFAST_API int32_t sfast_add_layer_norm(
-    const void* x, const void* residual, const void* x_bias, const void* weight, const void* bias, void* sum, void* out,
+    const void* x, const void* residual, const void* x_bias, const void* sum_bias, const void* weight, const void* bias, void* sum, void* out,
     int64_t rows, int64_t channels, float eps, int32_t dtype, void* stream);
 
 // cudaSuccess where sfast_attention can run on the current device: compute capability 9.0, and a build for 9.0a by CUDA 12 or newer.

@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 8  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 9  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 ACTS = {"none": 0, "silu": 1, "relu": 2}  #: activations of conv2d by their code in csrc/sfast.h
@@ -53,7 +53,7 @@ _SIGNATURES = {
     ),
     "sfast_add_layer_norm": (
         _int32,
-        [_pointer] * 7  # x, residual, x_bias, weight, bias, sum, out
+        [_pointer] * 8  # x, residual, x_bias, sum_bias, weight, bias, sum, out
         + [_int64] * 2  # rows, channels
         + [_float, _int32, _pointer],  # eps, dtype, stream
     ),

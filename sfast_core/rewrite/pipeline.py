@@ -11,6 +11,7 @@ from torch.fx import Graph
 
 from ..capture.weights import WeightRef
 from .canonicalise import canonicalise
+from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
 from .fuse_attention import fuse_attention
@@ -72,6 +73,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "fuse_upsample_conv": fuse_upsample_conv,
         "fuse_conv_act": fuse_conv_act,
         "fuse_add_layer_norm": lambda graph: fuse_add_layer_norm(graph, has_impl),
+        "carry_bias": lambda graph: carry_bias(graph, has_impl),
         "fuse_geglu": fuse_geglu,
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,

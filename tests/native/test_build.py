@@ -101,7 +101,9 @@ def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], chan
         ({"channels": 8 * 7}, "cudaErrorInvalidValue"),
         ({"channels": 8 * 1024 * 5}, "cudaErrorInvalidValue"),
         ({"residual": None}, "cudaErrorInvalidValue"),
-        ({"residual": None, "sum": None}, "cudaErrorInvalidValue"),
+        ({"residual": None, "sum": None, "sum_bias": None}, "cudaErrorInvalidValue"),
+        ({"residual": None, "sum": None, "x_bias": None}, "cudaErrorInvalidValue"),
+        ({"sum_bias": 8}, "cudaErrorMisalignedAddress"),
         ({"sum": 8}, "cudaErrorMisalignedAddress"),
         ({"dtype": 3}, "cudaErrorInvalidValue"),
     ],
@@ -109,9 +111,9 @@ def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], chan
 )
 def test_add_layer_norm_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int | None], error: str) -> None:
     library = load.open_library(compiled[0])
-    sizes = {"residual": 16, "sum": 16, "rows": 4, "channels": 320, "dtype": load.DTYPES[torch.float16]} | changed
+    sizes = {"residual": 16, "x_bias": 16, "sum_bias": 16, "sum": 16, "rows": 4, "channels": 320, "dtype": load.DTYPES[torch.float16]} | changed
     counts = [sizes["rows"], sizes["channels"]]
-    status = library.sfast_add_layer_norm(16, sizes["residual"], 16, None, None, sizes["sum"], 16, *counts, 1e-5, sizes["dtype"], None)
+    status = library.sfast_add_layer_norm(16, sizes["residual"], sizes["x_bias"], sizes["sum_bias"], None, None, sizes["sum"], 16, *counts, 1e-5, sizes["dtype"], None)
     assert load.error_name(library, status) == error
 
 

@@ -30,9 +30,10 @@ def why_not(
     bias: torch.Tensor | None,
     eps: float,
     x_bias: torch.Tensor | None = None,
+    sum_bias: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, (7, 5)) or why_not_dtypes(x=x) or why_not_sum(x, residual, x_bias):
+    if reason := why_no_cuda(target, (7, 5)) or why_not_dtypes(x=x) or why_not_sum(x, residual, x_bias=x_bias, sum_bias=sum_bias):
         return reason
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != x.dtype:
@@ -53,6 +54,7 @@ def launch(
     bias: torch.Tensor | None,
     eps: float,
     x_bias: torch.Tensor | None = None,
+    sum_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.add_layer_norm`.
 
@@ -64,7 +66,7 @@ def launch(
     rows_in = dense(x)
     out = torch.empty_like(rows_in)
     total = None if residual is None else torch.empty_like(rows_in)
-    read = [None if tensor is None else dense(tensor) for tensor in (residual, x_bias, weight, bias)]
+    read = [None if tensor is None else dense(tensor) for tensor in (residual, x_bias, sum_bias, weight, bias)]
     with torch.cuda.device_of(x):
         status = library.sfast_add_layer_norm(
             rows_in.data_ptr(),

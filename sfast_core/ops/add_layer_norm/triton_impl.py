@@ -25,6 +25,7 @@ def add_layer_norm_kernel(
     x_ptr,  # [rows, C]
     residual_ptr,  # [rows, C] or None
     x_bias_ptr,  # [C] or None, only with a residual
+    sum_bias_ptr,  # likewise
     weight_ptr,  # [C] or None
     bias_ptr,  # [C] or None
     sum_ptr,  # [rows, C], written; None where residual is None
@@ -56,7 +57,9 @@ def add_layer_norm_kernel(
         if x_bias_ptr is not None:
             total += tl.load(x_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
         s = total.to(x_ptr.dtype.element_ty)
-        tl.store(sum_ptr + base + offsets, s, mask=live)
+        if sum_bias_ptr is not None:
+            total += tl.load(sum_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
+        tl.store(sum_ptr + base + offsets, total.to(x_ptr.dtype.element_ty), mask=live)
     v = s.to(tl.float32)
     mean = tl.sum(v, 1) / C
     v = tl.where(live, v - mean[:, None], 0.0)
@@ -77,9 +80,10 @@ def why_not(
     bias: torch.Tensor | None,
     eps: float,
     x_bias: torch.Tensor | None = None,
+    sum_bias: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias) or why_not_sum(x, residual, x_bias):
+    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias) or why_not_sum(x, residual, x_bias=x_bias, sum_bias=sum_bias):
         return reason
     if x.shape[-1] > MAX_CHANNELS:
         return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
@@ -93,6 +97,7 @@ def launch(
     bias: torch.Tensor | None,
     eps: float,
     x_bias: torch.Tensor | None = None,
+    sum_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.add_layer_norm`."""
     rows_in = x.contiguous()
@@ -108,6 +113,7 @@ def launch(
                 rows_in,
                 None if residual is None else residual.contiguous(),
                 None if x_bias is None else x_bias.contiguous(),
+                None if sum_bias is None else sum_bias.contiguous(),
                 None if weight is None else weight.contiguous(),
                 None if bias is None else bias.contiguous(),
                 None if residual is None else total,

@@ -18,6 +18,7 @@ def _make(
     mean: float = 0.2,
     std: float = 1.0,
     x_bias: bool = False,
+    sum_bias: bool = False,
 ) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
@@ -28,7 +29,8 @@ def _make(
             affine_dtype = affine if isinstance(affine, torch.dtype) else dtype
             weight = data.normal(shape[-1], mean=1.0, std=0.3, dtype=affine_dtype)
             bias = data.normal(shape[-1], std=0.3, dtype=affine_dtype)
-        return (x, added, weight, bias, 1e-5, *([data.normal(shape[-1], std=0.3)] if x_bias else [])), {}
+        biases = [data.normal(shape[-1], std=0.3) if wanted else None for wanted in (x_bias, sum_bias)]
+        return (x, added, weight, bias, 1e-5, *(biases if sum_bias else biases[:x_bias])), {}
 
     return make
 
@@ -65,6 +67,9 @@ CASES = [
     Case("x-bias", _make((2, 7, 320), x_bias=True)),
     Case("x-bias-odd-no-affine", _make((5, 3, 33), affine=False, x_bias=True)),
     Case("x-bias-empty", _make((0, 7, 64), x_bias=True)),
+    Case("sum-bias", _make((2, 7, 320), sum_bias=True)),
+    Case("both-biases", _make((3, 11, 768), x_bias=True, sum_bias=True)),
+    Case("both-biases-odd-no-affine", _make((5, 3, 33), affine=False, x_bias=True, sum_bias=True)),
     Case("views", _views(residual=True)),
     Case("view-no-residual", _views(residual=False)),
     Case("empty", _make((0, 7, 64))),
@@ -78,5 +83,6 @@ GPU_CASES = [
         for s in shapes
     ),
     Case("sdxl-2x1024x1280-x-bias", _make((2, 1024, 1280), x_bias=True)),
+    Case("sdxl-2x1024x1280-both-biases", _make((2, 1024, 1280), x_bias=True, sum_bias=True)),
     Case("past-2-31-elements", _make((2**19 + 3, 4100)), slow=True),
 ]
