@@ -29,7 +29,7 @@ _SIGNATURES = {
     "sfast_conv2d_status": (_int32, []),
     "sfast_conv2d_few_status": (_int32, []),
     "sfast_conv2d_clusters": (_int32, [_int64] * 3 + [_int32] * 4),  # n, height, width; rows, columns, window, blocks
-    "sfast_graph_replace_memsets": (_int32, [_pointer, _pointer]),  # graph; how many, an int32
+    "sfast_graph_replace_memsets": (_int32, [_pointer, _pointer, _int64, _pointer]),  # graph, counters and their bytes; how many, an int32
     "sfast_group_norm_act_workspace_bytes": (_int64, [_int64, _int64]),
     "sfast_group_norm_act": (
         _int32,

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ..native import counters
+from ..native.counters import Counters
 from .collector import collector_paused
 from .memset_nodes import editable_graph, instantiate_without_memsets
 
@@ -49,14 +51,16 @@ class Backend(Protocol):
 
 
 class _CudaReplay:
-    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, counted: Counters | None) -> None:
         self._graph = graph
+        self._counted = counted  # the graph's kernels write there
 
     def replay(self) -> None:
         self._graph.replay()
 
     def release(self) -> None:
         self._graph.reset()
+        self._counted = None
 
 
 class CudaBackend:
@@ -87,6 +91,9 @@ class CudaBackend:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self._device)
+        editable = editable_graph(self._device)
+        # Not in the capture: memory from the graph's pool may have been that of an earlier kernel's results, written behind the zeros.
+        counted = None if editable is None else counters.allocate(self._device)
         self._stream.wait_stream(current)
         # A graph freed by the collector in the middle of a capture would break it.
         with collector_paused(), torch.cuda.stream(self._stream):
@@ -94,11 +101,11 @@ class CudaBackend:
             self._stream.synchronize()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()
-            editable = editable_graph(self._device)
             graph = editable or torch.cuda.CUDAGraph()
             try:
                 graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
-                run()
+                with counters.handed_out(counted):
+                    run()
                 clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
                 graph.capture_end()
             except BaseException as error:
@@ -107,9 +114,9 @@ class CudaBackend:
                 self._void_capture(graph)
                 raise
             if editable is not None:
-                instantiate_without_memsets(editable)
+                instantiate_without_memsets(editable, (0, 0) if counted is None else counted.span)
         current.wait_stream(self._stream)
-        return _CudaReplay(graph)
+        return _CudaReplay(graph, counted if counted is not None and counted.used else None)
 
     def _void_capture(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture that failed. PyTorch leaves the random generator in its capturing state then: give it a fresh, equal one."""

@@ -25,8 +25,12 @@ def editable_graph(device: torch.device) -> torch.cuda.CUDAGraph | None:
         return None
 
 
-def instantiate_without_memsets(graph: torch.cuda.CUDAGraph) -> int:
-    """Replace the memset nodes of a graph that :func:`editable_graph` made and that is captured, and make it ready to replay.
+def instantiate_without_memsets(graph: torch.cuda.CUDAGraph, counters: tuple[int, int] = (0, 0)) -> int:
+    """Replace the memset nodes of a captured graph and make it ready to replay.
+
+    Args:
+        graph: made by :func:`editable_graph`.
+        counters: address and bytes of counters, which are zeroed all at once before anything else: :class:`..native.counters.Counters`.
 
     Returns:
         How many were replaced: large ones stay, and all in a graph that allocates memory, as under cudaMallocAsync.
@@ -35,7 +39,7 @@ def instantiate_without_memsets(graph: torch.cuda.CUDAGraph) -> int:
         RuntimeError: it can't be instantiated.
     """
     replaced = ctypes.c_int32()
-    status = load.library().sfast_graph_replace_memsets(graph.raw_cuda_graph(), ctypes.byref(replaced))
+    status = load.library().sfast_graph_replace_memsets(graph.raw_cuda_graph(), *counters, ctypes.byref(replaced))
     if status != 0:
         log.debug("memset nodes stay in a graph: %s", load.error_name(load.library(), status))
     graph.instantiate()

@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sfast_core.native.counters import Counters, handed_out
 from sfast_core.ops import linear
 from sfast_core.ops import linear_add as linear_add_op
 from sfast_core.ops.cublaslt import IMPLS, library, plans, product
@@ -152,6 +153,8 @@ class Memory:
         self.preferences: dict[int, int] = {}
         self.ranks: list[int] = []
         self.ldd: list[int] = []
+        self.workspaces: list[int] = []
+        self.unit = 512  # bytes of workspace for each rank
         self._algorithms = algorithms
         self._next = itertools.count(1)
 
@@ -191,7 +194,7 @@ class Memory:
         assert self.objects[handle.value] == "handle" and c.value == d.value
         assert self.objects[operation.value].get(8, ALIGNMENT) == ALIGNMENT  # known before there is a bias
         for rank in range(min(requested, self._algorithms)):
-            array[rank].algorithm.data[0], array[rank].workspace_bytes = rank, 512 * rank
+            array[rank].algorithm.data[0], array[rank].workspace_bytes = rank, self.unit * rank
         found._obj.value = min(requested, self._algorithms)
 
     def cublasLtMatmul(self, handle: Any, operation: Any, alpha: Any, *rest: Any) -> None:
@@ -199,7 +202,8 @@ class Memory:
         set_to = self.objects[operation.value]
         assert (alpha._obj.value, set_to[3], set_to[4]) == (1.0, 1, 0)
         self.ranks.append(algorithm._obj.data[0])
-        assert workspace_bytes == 512 * self.ranks[-1] and bool(workspace) == bool(workspace_bytes)
+        self.workspaces.append(workspace)
+        assert workspace_bytes == self.unit * self.ranks[-1] and bool(workspace) == bool(workspace_bytes)
         total = self._matrix(a, a_layout).double().t() @ self._matrix(b, b_layout).double()
         assert beta._obj.value in (0.0, 1.0)
         if beta._obj.value:  # else C isn't read: it may hold anything, also what isn't a number
@@ -270,6 +274,27 @@ def test_the_last_algorithm_stands_in_for_one_that_is_not_there(memory: Memory) 
     args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
     product.launch_second(*args)
     assert memory.ranks == [0]
+
+
+def test_each_product_of_a_capture_has_a_workspace_of_its_own(memory: Memory) -> None:
+    """One after the other, those of one plan too. None outside of a capture, none for an algorithm that needs no workspace."""
+    x, weight = torch.randn(16, 64).half(), torch.randn(32, 64).half()
+    own = Counters(torch.device("cpu"))
+    memory.unit = 4
+    with handed_out(own):
+        for launch in (product.launch_second, product.launch, product.launch_second, product.launch_third):
+            launch(x, weight)
+    begin, used = own.span
+    assert memory.workspaces == [begin, 0, begin + 256, begin + 512] and used == 768
+    product.launch_second(x, weight)
+    assert not begin <= memory.workspaces[-1] < begin + used and own.span == (begin, used)
+
+
+def test_a_workspace_that_could_hold_sums_is_no_counters(memory: Memory) -> None:
+    own = Counters(torch.device("cpu"))
+    with handed_out(own):
+        product.launch_second(torch.randn(4, 64).half(), torch.randn(32, 64).half())  # 512 bytes
+    assert own.span == (0, 0) and memory.workspaces != [0]
 
 
 PROBLEM = Problem(0, torch.float16, m=16, n=32, k=64, x_stride=64, weight_stride=64, bias=True)

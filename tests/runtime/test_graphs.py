@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
+import weakref
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.native import load
+from sfast_core.native import counters, load
+from sfast_core.native.counters import Counters
 from sfast_core.runtime import memset_nodes
 from sfast_core.runtime.graphs import Captured, CudaBackend, DeviceGraphs, device_graphs
 from sfast_core.runtime.program import Layout, Program
@@ -243,9 +244,10 @@ def test_a_graph_takes_workspaces_of_its_own(events: list[str], alone: bool, fai
     assert " ".join(events) == expected
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_memset_nodes_are_replaced_before_a_graph_is_instantiated(events: list[str], monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """And a graph of which the extension wants to know nothing runs as it was captured."""
+@pytest.fixture
+def edits(events: list[str], monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A PyTorch that keeps graphs and an extension that edits them. ``spans`` are the counters it was told of, ``made`` all there were."""
+    edits = SimpleNamespace(status=0, spans=[], made=[])
 
     def graph(keep_graph: bool) -> SimpleNamespace:
         assert keep_graph
@@ -254,64 +256,115 @@ def test_memset_nodes_are_replaced_before_a_graph_is_instantiated(events: list[s
             capture_end=lambda: events.append("end"),
             raw_cuda_graph=lambda: 1234,
             instantiate=lambda: events.append("instantiate"),
+            reset=lambda: events.append(f"reset with {len(alive(edits))}"),
         )
 
-    def replace(graph: int, replaced: Any) -> int:
+    def make(device: torch.device) -> Counters:
+        events.append(f"counters on {device}")
+        made = Counters(torch.device("cpu"))
+        edits.made.append(weakref.ref(made))
+        return made
+
+    def replace(graph: int, address: int, count: int, replaced: Any) -> int:
         events.append(f"replace in {graph}")
-        return status
+        edits.spans.append((address, count))
+        return int(edits.status)
 
     library = SimpleNamespace(sfast_graph_replace_memsets=replace, sfast_error_name=lambda status: b"cudaErrorInvalidValue")
     monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(counters, "Counters", make)
     monkeypatch.setattr(memset_nodes, "load", SimpleNamespace(why_not=lambda device: None, library=lambda: library, error_name=load.error_name))
+    return edits
+
+
+def alive(edits: SimpleNamespace) -> list[Counters]:
+    return [made for reference in edits.made if (made := reference()) is not None]
+
+
+def take(count: int = 4) -> int | None:
+    taken = counters.take(count, torch.device("cpu"))
+    return None if taken is None else taken.data_ptr()
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_memset_nodes_are_replaced_before_a_graph_is_instantiated(events: list[str], edits: SimpleNamespace, status: int) -> None:
+    """And a graph of which the extension wants to know nothing runs as it was captured."""
+    edits.status = status
     CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
-    assert " ".join(events) == "run begin run end replace in 1234 instantiate"
+    assert " ".join(events) == "counters on cuda:0 run begin run end replace in 1234 instantiate"
+    assert edits.spans == [(0, 0)] and alive(edits) == []  # nobody wanted any
 
 
-def test_a_graph_that_can_not_be_instantiated_was_captured_once(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_counters_are_taken_before_a_capture_and_held_as_long_as_its_graph(
+    events: list[str], edits: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """Memory from within the capture would have been that of earlier results of the same graph. A timing graph has them, too."""
+    taken: list[int | None] = []
+    empty = torch.empty
+
+    def allocate(*size: Any, **kind: Any) -> torch.Tensor:
+        events.append("allocate")
+        return empty(*size, **kind)
+
+    monkeypatch.setattr(torch, "empty", allocate)
+    replay = CudaBackend(torch.device("cuda", 0)).capture(lambda: taken.extend([take(), take()]), alone)
+    order = " ".join(event for event in events if event != "clear")
+    assert order == "counters on cuda:0 allocate begin end replace in 1234 instantiate"
+    warm_up, captured = taken[:2], taken[2:]
+    assert warm_up == [None, None] and take() is None
+    assert edits.spans == [(captured[0], 2 * counters.ALIGNMENT)] and captured[1] == (captured[0] or 0) + counters.ALIGNMENT
+    assert len(alive(edits)) == 1
+    replay.release()
+    assert events[-1] == "reset with 1" and alive(edits) == []
+
+
+def test_each_graph_has_counters_of_its_own(edits: SimpleNamespace) -> None:
+    backend = CudaBackend(torch.device("cuda", 0))
+    graphs = [backend.capture(lambda: None if take() else None) for _ in range(2)]
+    assert len({address for address, _ in edits.spans}) == len(graphs) == 2
+
+
+def test_a_capture_that_failed_leaves_no_counters(events: list[str], edits: SimpleNamespace) -> None:
+    def run() -> None:
+        if take() is not None and len(edits.made) == 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    backend = CudaBackend(torch.device("cuda", 0))
+    with pytest.raises(RuntimeError, match="not permitted"):
+        backend.capture(run)
+    assert take() is None and alive(edits) == []
+    backend.capture(run)
+    assert [count for _, count in edits.spans] == [counters.ALIGNMENT]
+
+
+def test_without_memory_for_counters_a_graph_is_captured_all_the_same(
+    events: list[str], edits: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(device: torch.device) -> Counters:
+        raise torch.cuda.OutOfMemoryError("full")
+
+    monkeypatch.setattr(counters, "Counters", fail)
+    CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append(f"run {take()}"), alone=True)
+    assert " ".join(events) == "run None begin run None end replace in 1234 instantiate" and edits.spans == [(0, 0)]
+
+
+def test_a_graph_that_can_not_be_instantiated_was_captured_once(
+    events: list[str], edits: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> None:
         raise RuntimeError("CUDA error: out of memory")
 
     graph = SimpleNamespace(
         capture_begin=lambda **_: events.append("begin"), capture_end=lambda: events.append("end"), raw_cuda_graph=lambda: 1234, instantiate=fail
     )
-    library = SimpleNamespace(sfast_graph_replace_memsets=lambda graph, replaced: 0)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: graph)
-    monkeypatch.setattr(memset_nodes, "load", SimpleNamespace(why_not=lambda device: None, library=lambda: library))
     with pytest.raises(RuntimeError, match="out of memory"):
         CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
-    assert " ".join(events) == "run begin run end"
+    assert " ".join(events) == "counters on cuda:0 run begin run end replace in 1234" and alive(edits) == []
 
 
 def test_a_pytorch_that_keeps_no_graph_captures_as_ever(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memset_nodes, "load", SimpleNamespace(why_not=lambda device: None))
     CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
     assert " ".join(events) == "run begin run end"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("bits", "count", "replaced"),
-    [(8, 1, 1), (8, 4096, 1), (8, 4097, 0), (16, 3, 1), (32, 1, 1), (32, 1024, 1), (32, 1 << 20, 0)],
-)
-def test_a_memset_keeps_its_place_in_a_graph(bits: int, count: int, replaced: int) -> None:
-    """A small one becomes a kernel; either way it comes behind what was before it and before what was behind, at each replay."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    memset = getattr(driver, f"cuMemsetD{bits}Async")
-    x = torch.full((count,), 7, dtype={8: torch.int8, 16: torch.int16, 32: torch.int32}[bits], device="cuda")
-    before, behind = torch.empty_like(x), torch.empty_like(x)
-    graph = memset_nodes.editable_graph(x.device)
-    assert graph is not None
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        graph.capture_begin()
-        torch.add(x, 0, out=before)
-        assert memset(ctypes.c_uint64(x.data_ptr()), 3, ctypes.c_size_t(count), ctypes.c_void_p(stream.cuda_stream)) == 0
-        torch.add(x, 2, out=behind)
-        x.add_(1)
-        graph.capture_end()
-        assert memset_nodes.instantiate_without_memsets(graph) == replaced
-        for earlier in (7, 4, 4):
-            graph.replay()
-            stream.synchronize()
-            assert [set(values.tolist()) for values in (before, behind, x)] == [{earlier}, {5}, {4}]

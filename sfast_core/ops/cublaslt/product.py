@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...native import counters
 from ..constraints import why_no_cuda, why_not_half
 from ..packs import dense
 from ..spec import ranked
@@ -91,7 +92,9 @@ def launch_rank(
         )
         plan = plans().plan(problem)
         algorithm = plan.algorithm(rank)
-        workspace = torch.empty(algorithm.workspace_bytes, dtype=torch.uint8, device=x.device)
+        workspace = counters.take(algorithm.workspace_bytes, x.device)
+        if workspace is None:
+            workspace = torch.empty(algorithm.workspace_bytes, dtype=torch.uint8, device=x.device)
         addresses = Addresses(
             x=rows.data_ptr(),
             weight=matrix.data_ptr(),
