@@ -17,7 +17,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
         "convolution",
         r"fprop|dgrad|implicit_gemm|conv(?!ert)|cudnn|nchwToNhwc|nhwcToNchw|AddPadding|transposed_weight|phase_weights|epilogue_kernel|upsample",
     ),
-    ("matrix products", r"gemm|nvjet|cutlass|cublas|splitK|gemv"),
+    ("matrix products", r"linear_few|gemm|nvjet|cutlass|cublas|splitK|gemv"),
     ("concatenation", r"CatArray"),
     ("copies", r"memcpy|memset|copy_kernel|direct_copy|transpose|fill_kernel|zero_kernel"),
     ("elementwise", r"elementwise|silu|gelu|BinaryFunctor"),

@@ -38,6 +38,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "8192x640x2560": "SDXL",
         "2048x1280x1280-no-bias": "SDXL",
         "2048x1280x5120": "SDXL",
+        "2x13760x1280": "SDXL",
     },
     "linear_geglu": {
         "8192x2560x320": "SD1.5",

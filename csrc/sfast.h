@@ -14,7 +14,7 @@
 #define SFAST_ABI_VERSION 9
 
 // Element types.
-enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2 };
+enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2, SFAST_INT64 = 3 };
 
 // Flags of sfast_group_norm_act. Without one of the last two the shape decides between one kernel and two.
 enum : int32_t { SFAST_SILU = 1, SFAST_ONE_KERNEL = 2, SFAST_TWO_KERNELS = 4 };
@@ -179,3 +179,24 @@ SFAST_API int32_t sfast_conv2d_few(
     const void* x, const void* weight, const void* bias, void* out,
     int64_t n, int64_t height, int64_t width, int64_t c, int64_t channels,
     int32_t dtype, void* stream);
+
+// out = act(x @ weight^T + bias + residual), in float32 until it is rounded once; bits don't differ from run to run.
+//   x         [rows, depth] dense, 8 rows at most, depth a multiple of 8, 2^24 at most; aligned to 16 bytes
+//   weight    [columns, depth] dense; 16 bytes
+//   bias      [columns] or null
+//   residual  as out, or null
+//   out       [rows, columns] dense; must not overlap what is read
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. Otherwise it returns an error and nothing is queued.
+SFAST_API int32_t sfast_linear_few(
+    const void* x, const void* weight, const void* bias, const void* residual, void* out,
+    int64_t rows, int64_t columns, int64_t depth,
+    int32_t act, int32_t dtype, void* stream);
+
+// out = [cos(x * frequencies), sin(x * frequencies)], or sines first, in float32 until it is rounded.
+//   x            [rows] of x_dtype, any of the element types, x_stride elements apart (0: all are the first)
+//   frequencies  [count] float32 dense
+//   out          [rows, 2 * count] of dtype, none of the integers, dense; rows * count is less than 2^31
+// Otherwise it returns an error and nothing is queued.
+SFAST_API int32_t sfast_sinusoids(
+    const void* x, int32_t x_dtype, int64_t x_stride, const void* frequencies, void* out,
+    int64_t rows, int64_t count, int32_t sines_first, int32_t dtype, void* stream);

@@ -21,14 +21,16 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     def heads(tokens: int, size: int = 64) -> torch.Tensor:
         return normal(2, tokens, 10 * size).view(2, tokens, 10, size).transpose(1, 2)
 
-    image, tokens = normal(2, 320, 32, 32), normal(2, 256, 640)
+    image, tokens, embedding = normal(2, 320, 32, 32), normal(2, 256, 640), normal(2, 640)
     yield "group_norm_act", (image, 32, normal(320), normal(320), 1e-5, "silu")
     yield "add_layer_norm", (tokens, normal(2, 256, 640), normal(640), normal(640), 1e-5)
-    yield "linear", (tokens, normal(640, 640, scale=0.04), normal(640))
+    for rows in (tokens, embedding):
+        yield "linear", (rows, normal(640, 640, scale=0.04), normal(640))
+        yield "linear_add", (rows, normal(640, 640, scale=0.04), normal(640), normal(*rows.shape))
     yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
     for act in ("gelu_tanh", "quick_gelu"):
         yield "linear_act", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)
-    yield "linear_add", (tokens, normal(640, 640, scale=0.04), normal(640), normal(2, 256, 640))
+    yield "linear_act", (embedding, normal(1280, 640, scale=0.04), normal(1280), "silu")
     for channels in (320, 4):
         yield "conv2d_act", (image, normal(channels, 320, 3, 3, scale=0.02), normal(channels), 1, 1)
     begun = normal(2, 128, 32, 32), normal(320, 192, 1, 1, scale=0.07), normal(320), normal(2, 64, 32, 32)
@@ -37,4 +39,5 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "attention", (heads(256), heads(256), heads(256))
     yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))
     yield "attention", (heads(256), heads(77), heads(77))
+    yield "sinusoids", (torch.tensor([[999], [1]], device=device), torch.logspace(0, -4, 160, device=device), False, dtype)
     yield "attention", (normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None])

@@ -16,6 +16,7 @@ from . import build
 
 ABI_VERSION = 9  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
+INT64 = 3  #: likewise, where integers are read
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
 ACTS = {"none": 0, "silu": 1, "relu": 2}  #: activations of conv2d by their code in csrc/sfast.h
 
@@ -93,6 +94,19 @@ _SIGNATURES = {
         [_pointer] * 4  # x, weight, bias, out
         + [_int64] * 5  # n, height, width, c, channels
         + [_int32, _pointer],  # dtype, stream
+    ),
+    "sfast_linear_few": (
+        _int32,
+        [_pointer] * 5  # x, weight, bias, residual, out
+        + [_int64] * 3  # rows, columns, depth
+        + [_int32, _int32, _pointer],  # act, dtype, stream
+    ),
+    "sfast_sinusoids": (
+        _int32,
+        [_pointer, _int32, _int64]  # x, its dtype and stride
+        + [_pointer] * 2  # frequencies, out
+        + [_int64] * 2  # rows, frequencies
+        + [_int32, _int32, _pointer],  # whether sines come first, dtype, stream
     ),
 }
 

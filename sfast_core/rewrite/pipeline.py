@@ -22,6 +22,7 @@ from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
 from .fuse_linear_act import fuse_linear_act
 from .fuse_linear_add import HasImpl, fuse_linear_add
+from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
 from .pack_context import pack_context
@@ -64,6 +65,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "simplify_shapes": simplify_shapes,
         "share_common": share_common,
         "fold_constants": fold_constants,
+        "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
         "recover_attention": recover_attention,
         "fuse_conv_shortcut": lambda graph: fuse_conv_shortcut(graph, has_impl),
         "convolution_as_linear": convolution_as_linear,

@@ -36,6 +36,8 @@ NAMES = {
     "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize96x64x32_stage4_warpsize2x2x1_tensor16x8x16_kernel": "matrix products",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half>": "matrix products",
     "void at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<unsigned int, 4, 128>": "concatenation",
+    "void sfast::(anonymous namespace)::linear_few_kernel<__half, 2>(sfast::(anonymous namespace)::LinearArguments<__half>)": "matrix products",
+    "sfast::(anonymous namespace)::zero_kernel(uint4*, long)": "copies",
     "Memcpy DtoD (Device -> Device)": "copies",
     "Memset (Unknown)": "copies",
     "void sfast::(anonymous namespace)::fill_kernel<unsigned char>(unsigned char*, unsigned char, int)": "copies",

@@ -140,6 +140,51 @@ def test_conv2d_few_refuses_what_it_can_not_read(compiled: tuple[Path, str], cha
     assert load.error_name(library, status) == error
 
 
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"rows": 0}, "cudaSuccess"),
+        ({"columns": 0}, "cudaSuccess"),
+        ({"rows": 9}, "cudaErrorInvalidValue"),
+        ({"rows": -1}, "cudaErrorInvalidValue"),
+        ({"columns": 2**40}, "cudaErrorInvalidValue"),
+        ({"depth": 0}, "cudaErrorInvalidValue"),
+        ({"depth": 12}, "cudaErrorInvalidValue"),
+        ({"depth": 2**24 + 8}, "cudaErrorInvalidValue"),
+        ({"act": 3}, "cudaErrorInvalidValue"),
+        ({"dtype": load.DTYPES[torch.float32]}, "cudaErrorInvalidValue"),
+        ({"x": 8}, "cudaErrorMisalignedAddress"),
+        ({"weight": 8}, "cudaErrorMisalignedAddress"),
+    ],
+    ids=str,
+)
+def test_linear_few_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+    library = load.open_library(compiled[0])
+    given = {"x": 16, "weight": 16, "rows": 2, "columns": 24, "depth": 64, "act": 1, "dtype": load.DTYPES[torch.float16]} | changed
+    counts = [given[name] for name in ("rows", "columns", "depth", "act", "dtype")]
+    status = library.sfast_linear_few(given["x"], given["weight"], None, None, 16, *counts, None)
+    assert load.error_name(library, status) == error
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"rows": 0}, "cudaSuccess"),
+        ({"count": 0}, "cudaSuccess"),
+        ({"rows": -1}, "cudaErrorInvalidValue"),
+        ({"rows": 2**24, "count": 2**8}, "cudaErrorInvalidValue"),
+        ({"x_dtype": 4}, "cudaErrorInvalidValue"),
+        ({"dtype": load.INT64}, "cudaErrorInvalidValue"),
+    ],
+    ids=str,
+)
+def test_sinusoids_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+    library = load.open_library(compiled[0])
+    given = {"x_dtype": load.INT64, "rows": 2, "count": 160, "dtype": load.DTYPES[torch.float16]} | changed
+    status = library.sfast_sinusoids(16, given["x_dtype"], 1, 16, 16, given["rows"], given["count"], 0, given["dtype"], None)
+    assert load.error_name(library, status) == error
+
+
 def test_the_library_opens_and_answers(compiled: tuple[Path, str]) -> None:
     library = load.open_library(compiled[0])
     assert library.sfast_abi_version() == load.ABI_VERSION
@@ -162,6 +207,7 @@ def test_the_header_says_what_python_declares() -> None:
         "SFAST_FLOAT32": "0",
         "SFAST_FLOAT16": "1",
         "SFAST_BFLOAT16": "2",
+        "SFAST_INT64": str(load.INT64),
         "SFAST_SILU": str(load.SILU),
         "SFAST_ONE_KERNEL": str(load.ONE_KERNEL),
         "SFAST_TWO_KERNELS": str(load.TWO_KERNELS),

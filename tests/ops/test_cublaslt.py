@@ -239,7 +239,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 
 
 # odd: lengths that cuBLASLt can't be given; empty: nothing to compute
-@pytest.mark.parametrize("case", [case for case in CASES if case.id not in ("odd", "empty")], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [case for case in CASES if "odd" not in case.id and case.id != "empty"], ids=lambda case: case.id)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rank", range(plans.RANKS))
 @pytest.mark.parametrize("op", [F.linear, linear_add], ids=lambda op: op.__name__)
@@ -382,8 +382,9 @@ def test_why_not_has_nothing_against_the_rest(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("op", [linear.OP, linear_add_op.OP], ids=lambda op: op.name)
 def test_each_algorithm_is_an_impl_and_the_first_alone_is_taken_over(op: Any) -> None:
-    assert len({impl.launch for impl in op.impls}) == len({impl.name for impl in op.impls}) == plans.RANKS
-    assert op.measured and [impl.carries_over for impl in op.impls] == [True] + [False] * (plans.RANKS - 1)
+    ranks = [impl for impl in op.impls if impl.name.startswith("cublaslt")]
+    assert len({impl.launch for impl in ranks}) == len({impl.name for impl in ranks}) == plans.RANKS
+    assert op.measured and [impl.carries_over for impl in ranks] == [True] + [False] * (plans.RANKS - 1)
 
 
 def test_calls_alike_are_of_one_family() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 
 from ..cublaslt import IMPLS, family
+from ..few_rows import IMPL
 from ..spec import Op
 
 __all__ = ["OP"]
 
-OP = Op(name="linear", reference=F.linear, impls=IMPLS, measured=True, family=family)
+OP = Op(name="linear", reference=F.linear, impls=(IMPL, *IMPLS), measured=True, family=family)

@@ -42,6 +42,7 @@ CASES = [
     *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ACTS),
     *(Case(f"{act}-no-bias", _make((7, 64), 2500, act, bias=False)) for act in ACTS),
     *(Case(f"one-row-{act}", _make((64,), 48, act)) for act in ("relu", "quick_gelu")),
+    *(Case(f"{rows}-rows-{act}", _make((rows, 320), 41, act)) for rows in (2, 7) for act in ("silu", "relu", "gelu")),
     *(Case(f"strided-{act}", _strided(act)) for act in ("gelu_tanh", "quick_gelu")),
     *(Case(f"empty-{act}", _make((0, 7, 64), 48, act)) for act in ("gelu", "quick_gelu")),
 ]

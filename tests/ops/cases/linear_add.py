@@ -19,6 +19,9 @@ SHAPES = [  # M, N, K: the attentions' output layers and the feed-forward layers
     (8192, 320, 320),
     (128, 1280, 1280),
     (130, 1280, 5120),
+    *((rows, 1280, 2816) for rows in (1, 2, 3, 8)),  # the embedding of the timestep and the sizes, and what all blocks project from it
+    (2, 1280, 320),
+    (2, 13760, 1280),
 ]
 
 
@@ -58,6 +61,8 @@ CASES = [
     Case("image", _make((2, 3, 5, 64), 64)),
     Case("one-row", _make((64,), 48)),
     Case("two-rows", _make((2, 64), 320)),
+    Case("odd-five-rows-no-bias", _make((5, 1, 1544), 37, bias=False)),
+    Case("odd-eight-rows", _make((8, 320), 41)),
     Case("odd", _make((3, 5, 33), 71)),
     Case("views", _views),
     Case("unaligned", _unaligned),

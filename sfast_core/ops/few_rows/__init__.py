@@ -1,0 +1,10 @@
+"""Matrix products of few rows, for the ops that are one: the weight is all that is read, once."""
+
+from __future__ import annotations
+
+from ..spec import Impl
+
+__all__ = ["IMPL", "IMPL_WITH_ACT"]
+
+IMPL = Impl("cuda_few", ".product", __package__)
+IMPL_WITH_ACT = Impl("cuda_few", ".with_act", __package__)

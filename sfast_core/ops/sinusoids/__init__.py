@@ -1,0 +1,10 @@
+"""The sinusoids by which a timestep or a size becomes a vector."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import sinusoids
+
+__all__ = ["OP", "sinusoids"]
+
+OP = Op(name="sinusoids", reference=sinusoids, impls=(Impl("cuda", ".cuda_impl", __package__),))

@@ -1,0 +1,56 @@
+"""All sinusoids in one kernel of the CUDA extension. PyTorch takes up to seven, each as short as a kernel can be (H100: 2 us, so 14).
+
+The kernel is in ``csrc/sinusoids.cu``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...native import load
+from ..constraints import why_no_cuda, why_not_dtypes
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+_KINDS = load.DTYPES | {torch.int64: load.INT64}
+
+
+def why_not(target: Target, x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_cuda(target) or (None if x.dtype in _KINDS else why_not_dtypes(x=x)):
+        return reason
+    if frequencies.dtype != torch.float32 or dtype not in load.DTYPES:
+        return f"frequencies are {frequencies.dtype} and the result {dtype}, must be float32 and a float"
+    if x.dim() != 2 or x.shape[1] != 1 or frequencies.numel() != frequencies.shape[-1]:
+        return f"x is {list(x.shape)}, frequencies {list(frequencies.shape)}, must be [N, 1] and [1, H]"
+    return load.why_not(target.device)
+
+
+def launch(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> torch.Tensor:
+    """As :func:`.reference.sinusoids`.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernel.
+    """
+    rows, count = x.shape[0], frequencies.shape[-1]
+    factors = frequencies.contiguous()
+    out = torch.empty((rows, 2 * count), dtype=dtype, device=x.device)
+    with torch.cuda.device_of(x):
+        status = load.library().sfast_sinusoids(
+            x.data_ptr(),
+            _KINDS[x.dtype],
+            x.stride(0),
+            factors.data_ptr(),
+            out.data_ptr(),
+            rows,
+            count,
+            sines_first,
+            load.DTYPES[dtype],
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )
+    load.check(status, f"sinusoids for x {tuple(x.shape)} {x.dtype}, {count} frequencies")
+    return out

@@ -1,0 +1,59 @@
+"""What the product of few rows takes, and what it leaves to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.ops import linear, linear_act, linear_add
+from sfast_core.ops.spec import Op
+from sfast_core.target import Target
+from tests.targets import A100, H100
+
+OLD = Target(torch.device("cuda", 0), "T4", (7, 5), sm_count=40, shared_memory_bytes=65536, triton=True)
+META = {"dtype": torch.float16, "device": "meta"}
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.empty(*(shape or (2, 320)), dtype=dtype, device="meta")
+
+
+WEIGHT, BIAS = torch.empty(1280, 320, **META), torch.empty(1280, **META)
+
+
+def reason(op: Op, target: Target, *args: Any) -> str | None:
+    (impl,) = [impl for impl in op.impls if impl.name == "cuda_few"]
+    return impl.why_not(target, *args)
+
+
+@pytest.mark.parametrize("target", [A100, H100], ids=lambda target: target.name)
+@pytest.mark.parametrize("shape", [(320,), (1, 320), (2, 320), (8, 320), (2, 4, 320), (0, 320)], ids=str)
+def test_it_takes_few_rows(asked: list[str], target: Target, shape: tuple[int, ...]) -> None:
+    residual = torch.empty(*shape[:-1], 1280, **META)
+    assert reason(linear.OP, target, x(*shape), WEIGHT, BIAS) is None
+    assert reason(linear_add.OP, target, x(*shape), WEIGHT, None, residual) is None
+    assert all(reason(linear_act.OP, target, x(*shape), WEIGHT, BIAS, act) is None for act in ("silu", "relu"))
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("op", "target", "args", "expected"),
+    [
+        (linear.OP, OLD, (x(), WEIGHT, BIAS), "needs compute capability 8.0, this is 7.5"),
+        (linear.OP, H100, (x(9, 320), WEIGHT, BIAS), "x has 9 rows, at most 8 are few"),
+        (linear.OP, H100, (x(2, 77, 320), WEIGHT, BIAS), "x has 154 rows, at most 8 are few"),
+        (linear.OP, H100, (x(dtype=torch.float32), WEIGHT, BIAS), "x is float32, must be float16 or bfloat16"),
+        (linear.OP, H100, (x(2, 640), WEIGHT, BIAS), "x is [2, 640], weight [1280, 320]"),
+        (linear.OP, H100, (x(2, 12), torch.empty(8, 12, **META), None), "rows of 12 elements must be a multiple of 8, 16777216 at most"),
+        (linear.OP, H100, (x(2, 0), torch.empty(8, 0, **META), None), "rows of 0 elements must be a multiple of 8, 16777216 at most"),
+        (linear.OP, H100, (x(), WEIGHT, BIAS[:1]), "bias is [1], must be [1280]"),
+        (linear_add.OP, H100, (x(), WEIGHT, BIAS, BIAS), "residual of [1280] is broadcast to [2, 1280]"),
+        (linear_act.OP, H100, (x(), WEIGHT, BIAS, "gelu"), "act 'gelu' is not supported"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_it_says_what_it_does_not_take(asked: list[str], op: Op, target: Target, args: tuple[Any, ...], expected: str) -> None:
+    assert reason(op, target, *args) == f"cuda_few: {expected}"
+    assert not asked
