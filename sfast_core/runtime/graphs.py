@@ -169,7 +169,6 @@ class Captured:
     def __init__(self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors]) -> None:
         with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
             self.inputs = [torch.empty_like(x) for x in inputs]  # keeps dense strides, makes overlapping ones dense
-        self._alike = _places_alike(inputs)
         self.outputs: list[torch.Tensor] = []
         self.watch: weakref.finalize[..., Any] | None = None
         self._copy_in(inputs)
@@ -200,16 +199,8 @@ class Captured:
             mine.copy_(theirs)
 
     def _copy_in(self, inputs: Tensors) -> None:
-        for places in self._alike:
-            torch._foreach_copy_([self.inputs[place] for place in places], [inputs[place] for place in places])
-
-
-def _places_alike(tensors: Tensors) -> list[list[int]]:
-    """The places of tensors of one dtype and device each: PyTorch copies such in one kernel."""
-    places: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault((tensor.dtype, tensor.device), []).append(place)
-    return list(places.values())
+        for mine, theirs in zip(self.inputs, inputs, strict=True):
+            mine.copy_(theirs)
 
 
 class DeviceGraphs:
