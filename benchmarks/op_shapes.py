@@ -34,9 +34,7 @@ SHAPES: dict[str, dict[str, str]] = {
     "linear": {
         "8192x320x320": "SD1.5",
         "8192x320x320-no-bias": "SD1.5",
-        "128x1280x1280": "SD1.5",
         "8192x640x2560": "SDXL",
-        "2048x1280x1280-no-bias": "SDXL",
         "2048x1280x5120": "SDXL",
         "2x13760x1280": "SDXL",
     },
@@ -87,6 +85,9 @@ SHAPES: dict[str, dict[str, str]] = {
         "2x20x1024x77-head-64": "SDXL",
         "1x1x4096x4096-head-512": "VAE",
         "1x24x4608x4608-head-128": "Flux",
+    },
+    "sinusoids": {
+        "2-timesteps": "SD1.5",
     },
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 struct Shape {
     int64_t n, hw, c, groups;
-    __host__ __device__ int64_t group_size() const { return c / groups; }
+    __host__ __device__ int group_size() const { return int(c) / int(groups); }  // both are checked: no 64-bit division
 };
 
 template <typename T>
@@ -63,7 +63,7 @@ struct MomentsMemory {
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kThreads, 1) one_kernel(Arguments<T> arguments, Shape shape, Plan plan) {
     extern __shared__ float memory[];
-    const int group_size = int(shape.group_size());
+    const int group_size = shape.group_size();
     const int channels = plan.groups * group_size;
     const int tiles = int(shape.groups) / plan.groups;
     const int64_t sample = blockIdx.x / tiles;
@@ -80,10 +80,10 @@ __global__ void __launch_bounds__(kThreads, 1) one_kernel(Arguments<T> arguments
     float* inverse_deviations = means + plan.groups;
     float* scales = shared.means;  // the slots' moments are done with by then
     float* shifts = scales + channels;
-    tile_moments<T, kVec>(arguments.source, plan.tile, shared.means, shared.m2s);
+    tile_moments<T, kVec>(arguments.source, plan.tile, affine.add, affine.add_offset, shared.means, shared.m2s);
     const Batch<T, kVec> first = first_batch<T, kVec>(arguments.source, plan.tile);
     __syncthreads();
-    group_parts(shared.means, shared.m2s, plan.tile, channels, plan.groups, affine.add, affine.add_offset, shared.parts);
+    group_parts(shared.means, shared.m2s, plan.tile, channels, plan.groups, shared.parts);
     __syncthreads();
 #pragma unroll 1
     for (int group = threadIdx.x; group < plan.groups; group += blockDim.x) {
@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kThreads, 1) moments_kernel(Arguments<T> argum
     tile.rows = int(min(int64_t(plan.chunk_rows), shape.hw - first_row));
 
     MomentsMemory shared(memory, tile, int(shape.c));
-    tile_moments<T, kVec>(arguments.source, tile, shared.means, shared.m2s);
+    tile_moments<T, kVec>(arguments.source, tile, arguments.affine.add, sample * arguments.add_stride, shared.means, shared.m2s);
     __syncthreads();
-    group_parts(shared.means, shared.m2s, tile, int(shape.c), plan.groups, arguments.affine.add, sample * arguments.add_stride, shared.parts);
+    group_parts(shared.means, shared.m2s, tile, int(shape.c), plan.groups, shared.parts);
     __syncthreads();
     const int parts = part_count(plan.groups);
 #pragma unroll 1
@@ -121,25 +121,33 @@ __global__ void __launch_bounds__(kThreads, 1) moments_kernel(Arguments<T> argum
     }
 }
 
-// One warp: merges a group's moments over all chunks of its sample.
+constexpr int kMergingLanes = 8;  // few, so that one round does all groups: each begins with loads that come from L2
+
+__device__ __forceinline__ float lanes_sum(float value) {
+#pragma unroll
+    for (int offset = kMergingLanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+}
+
+// kMergingLanes lanes, all of a warp at the same time: merge a group's moments over all chunks of its sample.
 __device__ __forceinline__ Moments chunks_moments(const float2* partial, const Plan& plan, const Shape& shape) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % kMergingLanes, hw = int(shape.hw);
     const float group_size = float(shape.group_size());
     float sum = 0.f;
-#pragma unroll 2
-    for (int chunk = lane; chunk < plan.chunks; chunk += 32) {
-        const float rows = float(min(int64_t(plan.chunk_rows), shape.hw - int64_t(chunk) * plan.chunk_rows));
+#pragma unroll 4
+    for (int chunk = lane; chunk < plan.chunks; chunk += kMergingLanes) {
+        const float rows = float(min(plan.chunk_rows, hw - chunk * plan.chunk_rows));
         sum += rows * partial[chunk].x;
     }
-    const float mean = warp_sum(sum) / float(shape.hw);
+    const float mean = lanes_sum(sum) / float(shape.hw);
     float m2 = 0.f;
 #pragma unroll 2
-    for (int chunk = lane; chunk < plan.chunks; chunk += 32) {
-        const float rows = float(min(int64_t(plan.chunk_rows), shape.hw - int64_t(chunk) * plan.chunk_rows));
+    for (int chunk = lane; chunk < plan.chunks; chunk += kMergingLanes) {
+        const float rows = float(min(plan.chunk_rows, hw - chunk * plan.chunk_rows));
         const float delta = partial[chunk].x - mean;
         m2 += partial[chunk].y + rows * group_size * (delta * delta);
     }
-    return {float(shape.hw) * group_size, mean, warp_sum(m2)};
+    return {float(shape.hw) * group_size, mean, lanes_sum(m2)};
 }
 
 template <typename T, int kVec>
@@ -168,15 +176,16 @@ __global__ void __launch_bounds__(kThreads, 2) apply_kernel(Arguments<T> argumen
     float* inverse_deviations = means + plan.groups;
     const float2* partial = arguments.workspace + sample * plan.groups * plan.chunks;
 #pragma unroll 1
-    for (int group = threadIdx.x / 32; group < plan.groups; group += blockDim.x / 32) {
-        const Moments moments = chunks_moments(partial + int64_t(group) * plan.chunks, plan, shape);
-        if (threadIdx.x % 32 == 0) {
+    for (int first = 0; first < plan.groups; first += blockDim.x / kMergingLanes) {
+        const int group = first + threadIdx.x / kMergingLanes;
+        const Moments moments = chunks_moments(partial + int64_t(min(group, plan.groups - 1)) * plan.chunks, plan, shape);
+        if (group < plan.groups && threadIdx.x % kMergingLanes == 0) {
             means[group] = moments.mean;
             inverse_deviations[group] = inverse_deviation(moments.m2, moments.count, arguments.eps);
         }
     }
     __syncthreads();
-    channel_scales(means, inverse_deviations, int(shape.c), int(shape.group_size()), affine, scales, shifts);
+    channel_scales(means, inverse_deviations, int(shape.c), shape.group_size(), affine, scales, shifts);
     __syncthreads();
     tile_apply<T, kVec>(arguments.source, arguments.y, int(shape.c), tile, first, scales, shifts, arguments.use_silu);
 }

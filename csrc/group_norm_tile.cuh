@@ -112,9 +112,11 @@ struct ColumnMoments {
     }
 };
 
-// Writes each slot's per-channel mean and M2 to means and m2s, both [slots, columns * kVec] in shared memory.
+// Writes each slot's per-channel mean and M2 to means and m2s, both [slots, columns * kVec] in shared memory. `add` is what each channel is shifted
+// by before the norm, from `add_offset` on the tile's; a shift moves a channel's mean and leaves its M2 alone.
 template <typename T, int kVec>
-__device__ __forceinline__ void tile_moments(const Source<T>& source, const Tile& tile, float* means, float* m2s) {
+__device__ __forceinline__ void tile_moments(const Source<T>& source, const Tile& tile, const Vector& add, int64_t add_offset, float* means,
+                                             float* m2s) {
     const int slot = tile.slot();
     if (slot >= tile.slots) return;
 #pragma unroll 1
@@ -123,6 +125,8 @@ __device__ __forceinline__ void tile_moments(const Source<T>& source, const Tile
         const int step = tile.slots * source.stride(channel);
         const T* pointer = source.at(tile.first_row + slot, channel);
         int left = tile.rows_of(slot);
+        float shift[kVec];
+        add.load(add_offset + column * kVec, 0.f, shift);  // once, and on its way while the rows are
         ColumnMoments<kVec> moments;
         Batch<T, kVec> batch, next;
         batch.load(pointer, step, left);
@@ -141,16 +145,15 @@ __device__ __forceinline__ void tile_moments(const Source<T>& source, const Tile
         const int offset = (slot * tile.columns + column) * kVec;
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
-            means[offset + i] = moments.mean[i];
+            means[offset + i] = moments.mean[i] + shift[i];
             m2s[offset + i] = moments.m2[i];
         }
     }
 }
 
-// One warp: the moments of a group's channels over the slots [begin, end). `add` is what each channel is shifted by before the
-// norm; a shift moves a channel's mean and leaves its M2 alone.
+// One warp: the moments of a group's channels over the slots [begin, end).
 __device__ __forceinline__ Moments slots_moments(const float* means, const float* m2s, const Tile& tile, int channels, int first_channel,
-                                                 int group_size, int begin, int end, const Vector& add, int64_t add_offset) {
+                                                 int group_size, int begin, int end) {
     const int items = (end - begin) * group_size;
     const float count = float(tile.rows_before(end) - tile.rows_before(begin)) * group_size;
     if (count == 0.f) return {0.f, 0.f, 0.f};
@@ -160,7 +163,7 @@ __device__ __forceinline__ Moments slots_moments(const float* means, const float
     for (int item = lane; item < items; item += 32) {
         const int slot = begin + item / group_size;
         const int channel = first_channel + item % group_size;
-        sum += tile.rows_of(slot) * (means[slot * channels + channel] + add.at(add_offset + channel, 0.f));
+        sum += tile.rows_of(slot) * means[slot * channels + channel];
     }
     const float mean = warp_sum(sum) / count;
     float m2 = 0.f;
@@ -169,7 +172,7 @@ __device__ __forceinline__ Moments slots_moments(const float* means, const float
         const int slot = begin + item / group_size;
         const int channel = first_channel + item % group_size;
         const int index = slot * channels + channel;
-        const float delta = means[index] + add.at(add_offset + channel, 0.f) - mean;
+        const float delta = means[index] - mean;
         m2 += m2s[index] + tile.rows_of(slot) * (delta * delta);
     }
     return {count, mean, warp_sum(m2)};
@@ -179,8 +182,7 @@ __device__ __forceinline__ Moments slots_moments(const float* means, const float
 // __syncthreads that the caller owes, parts[group * part_count() + i] for all i merge to the group's moments.
 __device__ __forceinline__ int part_count(int groups) { return max(1, int(blockDim.x / 32) / groups); }
 
-__device__ __forceinline__ void group_parts(const float* means, const float* m2s, const Tile& tile, int channels, int groups,
-                                            const Vector& add, int64_t add_offset, Moments* parts) {
+__device__ __forceinline__ void group_parts(const float* means, const float* m2s, const Tile& tile, int channels, int groups, Moments* parts) {
     const int warps = blockDim.x / 32;
     const int count = part_count(groups);
     const int group_size = channels / groups;
@@ -188,8 +190,8 @@ __device__ __forceinline__ void group_parts(const float* means, const float* m2s
     for (int task = threadIdx.x / 32; task < groups * count; task += warps) {
         const int group = task / count;
         const int part = task % count;
-        const Moments moments = slots_moments(means, m2s, tile, channels, group * group_size, group_size, part * tile.slots / count,
-                                              (part + 1) * tile.slots / count, add, add_offset);
+        const int begin = part * tile.slots / count, end = (part + 1) * tile.slots / count;
+        const Moments moments = slots_moments(means, m2s, tile, channels, group * group_size, group_size, begin, end);
         if (threadIdx.x % 32 == 0) parts[task] = moments;
     }
 }

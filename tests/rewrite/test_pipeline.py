@@ -43,6 +43,7 @@ def test_what_a_unet_becomes() -> None:
     named = {name: number for name, number in counts.items() if name.startswith(("fuse", "pack", "conv", "fold"))}
     assert named == {
         "fold_constants": 1,
+        "fuse_sinusoids": 0,
         "fuse_conv_shortcut": 0,
         "convolution_as_linear": 2,
         "fuse_linear_add": 0,

@@ -24,8 +24,10 @@ def _make(numbers: list[float], count: int, kind: torch.dtype | None = None, *, 
     return make
 
 
+GPU_CASES = [Case("2-timesteps", _make([999, 1], 160, torch.int64)), Case("12-sizes", _make([1024, 1024, 0, 0, 1024, 1024] * 2, 128))]
+
 CASES = [
-    Case("timesteps", _make([999, 1], 160, torch.int64)),
+    Case("cosines-first", _make([999, 1], 160, torch.int64)),
     Case("sines-first", _make([999, 1], 160, torch.int64, sines_first=True)),
     Case("one-timestep-for-all", _make([501], 160, torch.int64, copies=3)),
     Case("fractions", _make([998.5, 0.25, 13.75], 160, torch.float32, line=True)),
