@@ -20,7 +20,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("matrix products", r"linear_few|gemm|nvjet|cutlass|cublas|splitK|gemv"),
     ("concatenation", r"CatArray"),
     ("copies", r"memcpy|memset|copy_kernel|direct_copy|transpose|fill_kernel|zero_kernel"),
-    ("elementwise", r"elementwise|silu|gelu|BinaryFunctor"),
+    ("elementwise", r"elementwise|silu|gelu|BinaryFunctor|sinusoids"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
 OTHER = "other"

@@ -44,6 +44,7 @@ NAMES = {
     "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda": "copies",
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)": "elementwise",
     "quick_gelu_kernel": "elementwise",
+    "void sfast::(anonymous namespace)::sinusoids_kernel<__half>(sfast::(anonymous namespace)::Numbers, float const*, __half*, long)": "elementwise",
     "something_new": "other",
 }
 
