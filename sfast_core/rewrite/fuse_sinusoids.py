@@ -70,5 +70,6 @@ def _factors(x: Any, other: Any) -> tuple[Node, Node] | None:
         if not (isinstance(numbers, Node) and isinstance(frequencies, Node)):
             return None
         if len(shape(numbers)) == 2 and shape(numbers)[1] == 1 and "constant" in frequencies.meta and value(frequencies).dtype == torch.float32:
-            return (numbers.args[0] if calls(numbers, cast_like) else numbers), frequencies
+            widened = calls(numbers, cast_like) and value(numbers).dtype == torch.float32
+            return (numbers.args[0] if widened else numbers), frequencies
     return None

@@ -83,6 +83,14 @@ def test_a_cast_behind_them_is_theirs() -> None:
     assert [node.args[3] for node in graph.nodes if node.target is sinusoids] == [torch.float32]
 
 
+def test_a_cast_that_rounds_the_timestep_stays() -> None:
+    """What is cast to float32 is read as it is; a timestep that was rounded to float16 first is that one."""
+    rounded = model(lambda t: both(t[:, None].half() * frequencies()[None]))
+    found, graph = rewritten("fuse_sinusoids", rounded, torch.tensor([999.4, 3.3]), has_impl=lambda *_: True)
+    (node,) = [node for node in graph.nodes if node.target is sinusoids]
+    assert found == 1 and node.args[0].meta["val"].dtype == torch.float16
+
+
 def test_without_an_impl_all_stays() -> None:
     found, graph = rewritten("fuse_sinusoids", model(WAYS["cosines first"][0]), torch.tensor([999, 1]))
     assert found == 0 and count(graph, torch.sin) == count(graph, torch.cos) == 1
