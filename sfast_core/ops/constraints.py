@@ -53,5 +53,17 @@ def why_not_half(x: torch.Tensor, **others: torch.Tensor | None) -> str | None:
     return None
 
 
+def why_not_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None) -> str | None:
+    """Whether ``x @ weight.T + bias + residual`` is a linear layer's result and a sum of two tensors alike."""
+    if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1]:
+        return f"x is {list(x.shape)}, weight {list(weight.shape)}"
+    out = (*x.shape[:-1], weight.shape[0])
+    if bias is not None and tuple(bias.shape) != out[-1:]:
+        return f"bias is {list(bias.shape)}, must be {list(out[-1:])}"
+    if residual is not None and tuple(residual.shape) != out:
+        return f"residual of {list(residual.shape)} is broadcast to {list(out)}"
+    return None
+
+
 def _name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import counters
-from ..constraints import why_no_cuda, why_not_half
+from ..constraints import why_no_cuda, why_not_half, why_not_linear
 from ..packs import dense
 from ..spec import ranked
 from .library import why_no_library
@@ -30,13 +30,9 @@ def why_not(
     """The reason why cuBLASLt can't compute this, or None."""
     if reason := why_no_cuda(target, (8, 0)) or why_not_half(x, weight=weight, bias=bias, residual=residual):
         return reason
-    if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1]:
-        return f"x is {list(x.shape)}, weight {list(weight.shape)}"
+    if reason := why_not_linear(x, weight, bias, residual):
+        return reason
     (n, k), out = weight.shape, (*x.shape[:-1], weight.shape[0])
-    if bias is not None and tuple(bias.shape) != (n,):
-        return f"bias is {list(bias.shape)}, must be [{n}]"
-    if residual is not None and tuple(residual.shape) != out:
-        return f"residual of {list(residual.shape)} is broadcast to {list(out)}"
     if x.numel() == 0 or weight.numel() == 0:
         return "x or weight is empty"
     if max(x.numel(), math.prod(out)) >= 2**31:

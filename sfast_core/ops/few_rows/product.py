@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda, why_not_half
+from ..constraints import why_no_cuda, why_not_half, why_not_linear
 from ..packs import dense
 
 if TYPE_CHECKING:
@@ -32,17 +32,13 @@ def why_not(
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_cuda(target, (8, 0)) or why_not_half(x, weight=weight, bias=bias, residual=residual):
         return reason
-    if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1]:
-        return f"x is {list(x.shape)}, weight {list(weight.shape)}"
-    rows, out = math.prod(x.shape[:-1]), (*x.shape[:-1], weight.shape[0])
+    if reason := why_not_linear(x, weight, bias, residual):
+        return reason
+    rows = math.prod(x.shape[:-1])
     if rows > MOST_ROWS:
         return f"x has {rows} rows, at most {MOST_ROWS} are few"
     if not 0 < weight.shape[1] <= MOST_DEPTH or weight.shape[1] % DEPTH_UNIT:
         return f"rows of {weight.shape[1]} elements must be a multiple of {DEPTH_UNIT}, {MOST_DEPTH} at most"
-    if bias is not None and tuple(bias.shape) != out[-1:]:
-        return f"bias is {list(bias.shape)}, must be {list(out[-1:])}"
-    if residual is not None and tuple(residual.shape) != out:
-        return f"residual of {list(residual.shape)} is broadcast to {list(out)}"
     return load.why_not(target.device)
 
 
