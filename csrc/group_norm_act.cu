@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kThreads, 2) apply_kernel(Arguments<T> argumen
     float* inverse_deviations = means + plan.groups;
     const float2* partial = arguments.workspace + sample * plan.groups * plan.chunks;
 #pragma unroll 1
-    for (int first = 0; first < plan.groups; first += blockDim.x / kMergingLanes) {
-        const int group = first + threadIdx.x / kMergingLanes;
+    for (int first_group = 0; first_group < plan.groups; first_group += blockDim.x / kMergingLanes) {
+        const int group = first_group + threadIdx.x / kMergingLanes;
         const Moments moments = chunks_moments(partial + int64_t(min(group, plan.groups - 1)) * plan.chunks, plan, shape);
         if (group < plan.groups && threadIdx.x % kMergingLanes == 0) {
             means[group] = moments.mean;

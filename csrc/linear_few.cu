@@ -23,7 +23,7 @@ struct LinearArguments {
 
 __device__ __forceinline__ float activated(float value, int act) {
     if (act == SFAST_ACT_SILU) return __fdividef(value, 1.f + __expf(-value));
-    return act == SFAST_ACT_RELU ? fmaxf(value, 0.f) : value;
+    return act == SFAST_ACT_RELU && value < 0.f ? 0.f : value;  // NaN stays
 }
 
 // kRows: as many as there are, or more: those beyond are computed like the last one, and not written.

@@ -67,8 +67,8 @@ def _half(part: Any) -> Any:
 def _factors(x: Any, other: Any) -> tuple[Node, Node] | None:
     """The numbers [N, 1], without a cast to float32, and the frequencies [1, H] or [H], whichever came first."""
     for numbers, frequencies in ((x, other), (other, x)):
-        if not (isinstance(numbers, Node) and isinstance(frequencies, Node)):
-            return None
+        if not (isinstance(numbers, Node) and isinstance(frequencies, Node) and len(shape(frequencies)) in (1, 2)):
+            continue
         if len(shape(numbers)) == 2 and shape(numbers)[1] == 1 and "constant" in frequencies.meta and value(frequencies).dtype == torch.float32:
             widened = calls(numbers, cast_like) and value(numbers).dtype == torch.float32
             return (numbers.args[0] if widened else numbers), frequencies

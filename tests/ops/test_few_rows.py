@@ -38,6 +38,16 @@ def test_it_takes_few_rows(asked: list[str], target: Target, shape: tuple[int, .
     assert len(asked) == 4
 
 
+def test_with_an_activation_a_large_weight_is_for_two_rows(asked: list[str]) -> None:
+    assert reason(linear_act.OP, H100, x(2, 320), torch.empty(20160, 320, **META), None, "silu") is None
+    assert reason(linear_act.OP, H100, x(8, 320), WEIGHT, BIAS, "silu") is None
+
+
+@pytest.mark.parametrize("op", [linear.OP, linear_add.OP], ids=lambda op: op.name)
+def test_that_it_was_faster_says_nothing_of_more_rows(op: Op) -> None:
+    assert [impl.carries_over for impl in op.impls if impl.name == "cuda_few"] == [False] and op.measured
+
+
 @pytest.mark.parametrize(
     ("op", "target", "args", "expected"),
     [
@@ -51,6 +61,7 @@ def test_it_takes_few_rows(asked: list[str], target: Target, shape: tuple[int, .
         (linear.OP, H100, (x(), WEIGHT, BIAS[:1]), "bias is [1], must be [1280]"),
         (linear_add.OP, H100, (x(), WEIGHT, BIAS, BIAS), "residual of [1280] is broadcast to [2, 1280]"),
         (linear_act.OP, H100, (x(), WEIGHT, BIAS, "gelu"), "act 'gelu' is not supported"),
+        (linear_act.OP, H100, (x(3, 320), torch.empty(20160, 320, **META), None, "silu"), "weight is [20160, 320], x has more than 2 rows"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )

@@ -45,6 +45,7 @@ FORWARDS: dict[str, tuple[Function, int]] = {
     "a sum that others read": (lambda net, x, y: (lambda s: (net.out(net.norm(s).tanh()) + s) * s)(net.lin(x) + y), 0),
     "a sum of two linear layers": (lambda net, x, y: (lambda s: net.out(net.norm(s).tanh()) + net.lin(x * 2) + s)(x + y), 0),
     "a computed bias": (lambda net, x, y: (lambda s: nn.functional.linear(net.norm(s).tanh(), net.out.weight, net.out.bias * 2) + s)(x + y), 0),
+    "a layer of the sum itself": (lambda net, x, y: (lambda s: (net.out(s) + s, net.norm(s)))(x + y), 0),
     "what was normalised": (lambda net, x, y: (lambda n: net.out(n.tanh()) + n)(net.norm(x + y)), 0),
     "a norm without a sum": (lambda net, x, y: (lambda s: net.out(net.norm(s).tanh()) + s)(x.sigmoid()) + y, 0),
 }

@@ -53,6 +53,8 @@ WAYS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool | None]] = {
     "of one another": (lambda t: both(t[:, None].float() * t.float()[None]).repeat(1, 2 * HALF // 4), None),
     "exchanged unevenly": (lambda t: exchanged(joined(torch.sin(angles(t)), torch.cos(angles(t))), 3), True),
     "halves of three": (lambda t: exchanged(torch.cat([torch.sin(angles(t)), torch.cos(angles(t)), t[:, None].float()], -1))[:, 1:], None),
+    "of one multiple": (lambda t: both(t[:, None].float() * torch.tensor(2.5)).repeat(1, HALF), None),
+    "of a table in front": (lambda t: both(t[:, None].float() * frequencies()[None, None])[0], None),
     "in double precision": (lambda t: both(t[:, None].double() * frequencies(torch.float64)[None]), None),
 }
 

@@ -11,6 +11,7 @@ import torch
 
 from ...native import load
 from ..constraints import why_no_cuda, why_not_dtypes
+from .reference import sinusoids
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -24,18 +25,20 @@ def why_not(target: Target, x: torch.Tensor, frequencies: torch.Tensor, sines_fi
         return reason
     if frequencies.dtype != torch.float32 or dtype not in load.DTYPES:
         return f"frequencies are {frequencies.dtype} and the result {dtype}, must be float32 and a float"
-    if x.dim() != 2 or x.shape[1] != 1 or frequencies.numel() != frequencies.shape[-1]:
+    if x.dim() != 2 or x.shape[1] != 1 or frequencies.dim() not in (1, 2) or frequencies.numel() != frequencies.shape[-1]:
         return f"x is {list(x.shape)}, frequencies {list(frequencies.shape)}, must be [N, 1] and [1, H]"
     return load.why_not(target.device)
 
 
 def launch(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> torch.Tensor:
-    """As :func:`.reference.sinusoids`.
+    """As :func:`.reference.sinusoids`. Timesteps that lie in main memory, where a graph may compute before it goes to the GPU, stay there.
 
     Raises:
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernel.
     """
+    if not x.is_cuda:
+        return sinusoids(x, frequencies, sines_first, dtype)
     rows, count = x.shape[0], frequencies.shape[-1]
     factors = frequencies.contiguous()
     out = torch.empty((rows, 2 * count), dtype=dtype, device=x.device)

@@ -34,25 +34,37 @@ def _make(shape: tuple[int, ...], features: int, *, bias: bool = True) -> Make:
     return make
 
 
-def _views(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _views(tokens: int) -> Make:
     """x and weight with gaps between their rows, each beginning on 16 bytes."""
-    data = Data(dtype, device)
-    x, weight = data.normal(2, 9, 96)[..., 16:80], data.normal(48, 80, std=0.1)[:, 8:72]
-    return (x, weight, data.normal(64)[16:], data.normal(2, 9, 48)), {}
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        x, weight = data.normal(2, tokens, 96)[..., 16:80], data.normal(48, 80, std=0.1)[:, 8:72]
+        return (x, weight, data.normal(64)[16:], data.normal(2, tokens, 48)), {}
+
+    return make
 
 
-def _unaligned(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _unaligned(tokens: int) -> Make:
     """Nothing begins on 16 bytes."""
-    data = Data(dtype, device)
-    x, weight = data.normal(2 * 9 * 64 + 1)[1:].view(2, 9, 64), data.normal(48 * 64 + 1, std=0.1)[1:].view(48, 64)
-    return (x, weight, data.normal(49)[1:], data.normal(2 * 9 * 48 + 3)[3:].view(2, 9, 48)), {}
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        x, weight = data.normal(2 * tokens * 64 + 1)[1:].view(2, tokens, 64), data.normal(48 * 64 + 1, std=0.1)[1:].view(48, 64)
+        return (x, weight, data.normal(49)[1:], data.normal(2 * tokens * 48 + 3)[3:].view(2, tokens, 48)), {}
+
+    return make
 
 
-def _strided(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _strided(tokens: int) -> Make:
     """An x that no view makes 2-D, and a residual that isn't contiguous."""
-    data = Data(dtype, device)
-    x, residual = data.normal(5, 3, 64).transpose(0, 1), data.normal(3, 48, 5).transpose(1, 2)
-    return (x, data.normal(48, 64, std=0.1), data.normal(48), residual), {}
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        x, residual = data.normal(tokens, 3, 64).transpose(0, 1), data.normal(3, 48, tokens).transpose(1, 2)
+        return (x, data.normal(48, 64, std=0.1), data.normal(48), residual), {}
+
+    return make
 
 
 CASES = [
@@ -64,9 +76,12 @@ CASES = [
     Case("odd-five-rows-no-bias", _make((5, 1, 1544), 37, bias=False)),
     Case("odd-eight-rows", _make((8, 320), 41)),
     Case("odd", _make((3, 5, 33), 71)),
-    Case("views", _views),
-    Case("unaligned", _unaligned),
-    Case("strided", _strided),
+    Case("views", _views(9)),
+    Case("unaligned", _unaligned(9)),
+    Case("strided", _strided(5)),
+    Case("few-views", _views(2)),
+    Case("few-unaligned", _unaligned(2)),
+    Case("few-strided", _strided(2)),
     Case("empty", _make((0, 7, 64), 48)),
 ]
 
