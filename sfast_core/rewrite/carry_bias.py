@@ -39,7 +39,7 @@ def carry_bias(graph: Graph, has_impl: HasImpl) -> int:
 
 def _summing(residual: Any, reader: Node) -> Node | None:
     """The ``add_layer_norm`` that gives ``residual`` as its sum, for ``reader`` alone and for nothing but its residual."""
-    if not calls(residual, element) or residual.args[1] != 0 or sole_user(residual) is not reader or reader.args.count(residual) > 1:
+    if not calls(residual, element) or residual.args[1] != 0 or reader.args.count(residual) > 1 or sole_user(residual) is not reader:
         return None
     both = residual.args[0]
     return both if calls(both, add_layer_norm) and both.args[1] is not None else None
