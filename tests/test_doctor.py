@@ -80,8 +80,8 @@ def _broken(x: torch.Tensor) -> torch.Tensor:
     raise RuntimeError("no kernel image\nmore")
 
 
-def _examined(*impls: _Impl) -> list[Finding]:
-    ops: Any = {"double": SimpleNamespace(name="double", reference=_double, impls=impls)}
+def _examined(*impls: _Impl, optional: bool = False) -> list[Finding]:
+    ops: Any = {"double": SimpleNamespace(name="double", reference=_double, impls=impls, optional=optional)}
     return list(examine_ops(GPU, ops, [("double", (torch.ones(4),))]))
 
 
@@ -103,6 +103,14 @@ def test_an_impl_that_does_not_work(launch: Any, words: str) -> None:
 def test_an_op_without_a_kernel() -> None:
     (found,) = _examined(_Impl("a", _double, "needs a"))
     assert found.state == "problem" and "a: needs a" in found.text
+
+
+def test_an_op_that_nothing_needs() -> None:
+    """A GPU that isn't a Hopper one has no kernel for some: there is nothing to mend."""
+    (found,) = _examined(_Impl("a", _double, "is for compute capability 9.0, this is 8.6"), optional=True)
+    assert found.state == "note" and "a: is for compute capability 9.0" in found.text and found.mend is None
+    broken = _examined(_Impl("a", _broken), optional=True)
+    assert [finding.state for finding in broken] == ["note", "problem"]
 
 
 def test_without_a_gpu_no_kernel_is_tried() -> None:

@@ -43,16 +43,18 @@ def examine_ops(target: Target, ops: dict[str, Op], calls: Iterable[tuple[str, t
             else:
                 states[name][impl.name] = failure
                 broken.append(Finding(PROBLEM, f"{name}.{impl.name}", failure, _LEAVE_OUT.format(f"{name}.{impl.name}")))
-    yield from (_of_op(name, impls) for name, impls in states.items())
+    yield from (_of_op(ops[name], impls) for name, impls in states.items())
     yield from broken
 
 
-def _of_op(name: str, impls: dict[str, str | None]) -> Finding:
+def _of_op(op: Op, impls: dict[str, str | None]) -> Finding:
     good = [impl for impl, reason in impls.items() if reason is None]
     rest = "; ".join(f"{impl}: {reason}" for impl, reason in impls.items() if reason is not None)
     if good:
-        return Finding(OK, name, f"works: {', '.join(good)}" + (f". Not here: {rest}" if rest else ""))
-    return Finding(PROBLEM, name, f"no kernel works, PyTorch's own run instead: {rest}", "mend what is named above as missing")
+        return Finding(OK, op.name, f"works: {', '.join(good)}" + (f". Not here: {rest}" if rest else ""))
+    if op.optional:
+        return Finding(NOTE, op.name, f"no kernel for it here, so models are left without it: {rest}")
+    return Finding(PROBLEM, op.name, f"no kernel works, PyTorch's own run instead: {rest}", "mend what is named above as missing")
 
 
 def _failure(op: Op, impl: Impl, args: tuple[Any, ...]) -> str | None:

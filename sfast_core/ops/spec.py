@@ -86,4 +86,5 @@ class Op:
     same_bits: bool = True
     """Whether the reference gives the same bits at every run. PyTorch's convolutions promise it only where all of PyTorch is told to; such a
     reference runs only where no impl can."""
+    optional: bool = False  #: passes make it only where an impl can compute it: without one a graph stays as it is
     channels_last: bool = False  #: its 4-D tensors have their channels innermost inside the traced model

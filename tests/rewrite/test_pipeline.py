@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from sfast_core.ops import all_ops
 from sfast_core.ops.add_layer_norm import add_layer_norm
 from sfast_core.ops.conv2d_act import conv2d_act
 from sfast_core.ops.conv2d_shortcut import conv2d_shortcut
@@ -75,6 +76,15 @@ def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
     assert {name: counts[name] for name in alike} == {name: traced()[2][name] for name in alike}
     assert [node.args[1] is None for node in graph.nodes if node.target is add_layer_norm].count(False) == 5
     assert all(node.args[7] is None for node in graph.nodes if node.target is conv2d_act)
+
+
+def test_optional_ops_are_made_where_a_kernel_computes_them() -> None:
+    optional = {op.reference for op in all_ops().values() if op.optional}
+    for has in (False, True):
+        graph = trace(UNet(), *UNet.inputs()).graph
+        rewrite(graph, None, has_impl=lambda op, *_: has)  # noqa: B023
+        made = {node.target for node in graph.nodes} & optional
+        assert made == ({linear_add, conv2d_shortcut} if has else set())
 
 
 def test_with_a_kernel_for_it_a_convolution_takes_its_shortcut() -> None:

@@ -12,5 +12,6 @@ OP = Op(
     reference=conv2d_shortcut,
     impls=(Impl("cuda", ".cuda_impl", __package__),),
     same_bits=False,
+    optional=True,
     channels_last=True,
 )

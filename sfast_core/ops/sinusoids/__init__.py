@@ -7,4 +7,4 @@ from .reference import sinusoids
 
 __all__ = ["OP", "sinusoids"]
 
-OP = Op(name="sinusoids", reference=sinusoids, impls=(Impl("cuda", ".cuda_impl", __package__),))
+OP = Op(name="sinusoids", reference=sinusoids, impls=(Impl("cuda", ".cuda_impl", __package__),), optional=True)
