@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from sfast_core.native import load
 from sfast_core.ops import linear, linear_act, linear_add
+from sfast_core.ops.few_rows import product
 from sfast_core.ops.spec import Op
 from sfast_core.target import Target
 from tests.targets import A100, H100
@@ -68,3 +70,14 @@ def test_that_it_was_faster_says_nothing_of_more_rows(op: Op) -> None:
 def test_it_says_what_it_does_not_take(asked: list[str], op: Op, target: Target, args: tuple[Any, ...], expected: str) -> None:
     assert reason(op, target, *args) == f"cuda_few: {expected}"
     assert not asked
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("act", ["none", "silu", "relu"])
+def test_what_is_no_number_stays_none(act: str) -> None:
+    device = torch.device("cuda")
+    if reason := load.why_not(device):
+        pytest.skip(reason)
+    rows = torch.tensor([[1.0], [float("nan")]], dtype=torch.float16, device=device).expand(2, 64).contiguous()
+    found = product.launch(rows, torch.ones(24, 64, dtype=torch.float16, device=device), None, act=act)
+    assert found.isnan().tolist() == [[False] * 24, [True] * 24]

@@ -13,17 +13,16 @@ from . import product
 if TYPE_CHECKING:
     from ...target import Target
 
-
-#: Of the rows, and of the weight's elements with more rows: there the activation's kernel outweighs what the product may lose.
-FEWEST_ROWS, MOST_ELEMENTS = 2, 2**22
+#: Up to so many rows it takes any weight. With more, one of so many elements: there the activation's kernel outweighs what the product may lose.
+ROWS_OF_ANY, MOST_ELEMENTS = 2, 2**22
 
 
 def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if act not in load.ACTS:
         return f"act {act!r} is not supported"
-    if math.prod(x.shape[:-1]) > FEWEST_ROWS and weight.numel() > MOST_ELEMENTS:
-        return f"weight is {list(weight.shape)}, x has more than {FEWEST_ROWS} rows"
+    if math.prod(x.shape[:-1]) > ROWS_OF_ANY and weight.numel() > MOST_ELEMENTS:
+        return f"weight is {list(weight.shape)}, x has more than {ROWS_OF_ANY} rows"
     return product.why_not(target, x, weight, bias)
 
 
