@@ -10,6 +10,7 @@ import copy
 import operator
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,12 @@ import torch
 _SIMPLE = (bool, int, float, str, type(None), tuple, torch.dtype, torch.device)
 _CONTAINERS = (list, dict, set)
 _LEAVES = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.Embedding)
+#: What steers such a layer besides its weights. Seamless tiling sets a convolution's padding, or replaces what pads.
+_STEERING: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (torch.nn.modules.conv._ConvNd, ("padding_mode", "padding", "_reversed_padding_repeated_twice", "stride", "dilation", "groups", "_conv_forward")),
+    (torch.nn.GroupNorm, ("num_groups", "eps")),
+    (torch.nn.LayerNorm, ("normalized_shape", "eps")),
+)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _CONTENTS = ("_modules", *_HOOKS)  #: the dicts inside a module's dict that are watched
 _PRIVATE = frozenset({"_active_adapter", "_disable_adapters"})  # where PEFT's layers keep which LoRA is on
@@ -28,7 +35,7 @@ class StructureGuard:
     """The structure of a module at the time of a trace.
 
     Holds for every module below the root: its children, an instance-level ``forward``, forward hooks, ``training``, the dtype of its
-    first parameter, and, where the module isn't a plain layer, its attributes: simple ones and containers of simple ones (a LoRA's
+    first parameter, of plain layers what steers them (how a convolution pads, say), and of other modules their attributes: simple ones and containers of simple ones (a LoRA's
     scales) by value, others by identity (an attention processor, say). Tensors are the weight store's to watch. The root's own
     ``forward`` and hooks are its caller's business: they run around what is traced. The root is held weakly.
 
@@ -43,7 +50,7 @@ class StructureGuard:
         self._places: list[tuple[str, str]] = []  # path and, where not all of the module's dict is watched, the part's name
         self._now: list[dict[str, Any]] = []
         self._then: list[dict[str, Any]] = []
-        self._leaves: list[tuple[str, dict[str, Any]]] = []
+        self._leaves: list[tuple[str, dict[str, Any], tuple[str, ...]]] = []  # path, dict and the names of what steers it
         self._typed: list[dict[str, Any]] = []
         self._typed_names: list[str] = []
         self.hooked: str | None = None
@@ -57,7 +64,8 @@ class StructureGuard:
         if is_root:
             self._watch(path, "_modules", own["_modules"])
         elif isinstance(module, _LEAVES):
-            self._leaves.append((path, own))
+            steering = (name for kind, names in _STEERING if isinstance(module, kind) for name in names)
+            self._leaves.append((path, own, ("forward", "training", *steering)))
             for part in _CONTENTS:
                 self._watch(path, part, own[part])
         else:
@@ -85,7 +93,9 @@ class StructureGuard:
                 then.update(now if part else _snapshot(now))
             if (leaves := self._leaves_now()) != self._leaf_state:
                 changed = next(index for index, state in enumerate(leaves) if state != self._leaf_state[index])
-                return f"the forward or the mode of {self._leaves[changed][0]} changed"
+                path, own, names = self._leaves[changed]
+                name = next(name for name, was in zip(names, self._leaf_state[changed], strict=True) if _steered(own, name) != was)
+                return f"{path}.{name} changed"
             self._glance = self._look()
         if self._dtypes_now() != self._dtypes:
             return "the dtype of a weight changed"
@@ -93,10 +103,10 @@ class StructureGuard:
         return None if root is None else _attribute_change("", root.__dict__, self._attributes)
 
     def _look(self) -> _Glance:
-        return _Glance(self._now, self._then, [own for _, own in self._leaves])
+        return _Glance(self._now, self._then, [(own, name) for _, own, names in self._leaves for name in names])
 
-    def _leaves_now(self) -> list[tuple[Any, bool]]:
-        return [(own.get("forward"), own["training"]) for _, own in self._leaves]
+    def _leaves_now(self) -> list[tuple[Any, ...]]:
+        return [tuple(_steered(own, name) for name in names) for _, own, names in self._leaves]
 
     def _dtypes_now(self) -> list[torch.dtype | None]:
         weights = map(dict.get, self._typed, self._typed_names)
@@ -109,14 +119,13 @@ class _Glance:
     Args:
         now: the dicts that are watched: modules' own, and parts of such.
         then: copies of them.
-        leaves: the own dicts of plain layers, of which the parts are among ``now``.
+        leaves: the own dicts of plain layers, of which the parts are among ``now``, each with the name of one thing in it.
     """
 
-    def __init__(self, now: list[dict[str, Any]], then: list[dict[str, Any]], leaves: list[dict[str, Any]]) -> None:
+    def __init__(self, now: list[dict[str, Any]], then: list[dict[str, Any]], leaves: list[tuple[dict[str, Any], str]]) -> None:
         self._sized = [table for own in now for table in (own, *_parts(own))]
         self._sizes = list(map(len, self._sized))
-        objects = [(own, name) for own in leaves for name in ("forward", "training")]
-        objects += [place for own in now for place in _objects(own)]
+        objects = leaves + [place for own in now for place in _objects(own)]
         self._tables, self._names = [table for table, _ in objects], [name for _, name in objects]
         self._objects = self._objects_now()
         values = [(own, name, before[name]) for own, before in zip(now, then, strict=True) for name in own if _by_value(own, name)]
@@ -133,6 +142,22 @@ class _Glance:
 
     def _objects_now(self) -> list[Any]:
         return list(map(dict.get, self._tables, self._names))
+
+
+@dataclass(frozen=True, eq=False)
+class _This:
+    """An object that only itself is equal to: one function bound twice to one layer may read other attributes the second time."""
+
+    what: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _This) and other.what is self.what
+
+
+def _steered(own: dict[str, Any], name: str) -> Any:
+    """What steers a plain layer by that name, to be compared with what did so before."""
+    value = own.get(name)
+    return _This(value) if name == "_conv_forward" else list(value) if isinstance(value, list) else value
 
 
 def _parts(own: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -163,6 +163,27 @@ def scenario_a_wrapper_that_calls_the_model_twice() -> None:
     _patched_alike(patch, "", fused=True)
 
 
+def _tiled(model: Any, mode: str) -> None:
+    """As nodes for seamless pictures do it: in the layers themselves, which the node's model and the plain one share."""
+    for module in model.model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.padding_mode = mode
+
+
+def scenario_seamless_tiling() -> None:
+    model, twin = load("sd15"), load("sd15")
+    fast = fast_compile.apply(model)
+    plain = sample(twin)
+    sample(fast)
+    for mode in ("circular", "zeros", "circular"):
+        _tiled(model, mode), _tiled(twin, mode)
+        expected = sample(twin)
+        before = calls(model)
+        assert_close(sample(fast), expected), assert_close(sample(fast), expected)
+        assert_fused(model, before)
+        assert torch.equal(expected, plain) == (mode == "zeros")
+
+
 def scenario_a_replaced_method() -> None:
     def patch(model: Any) -> Any:
         model = model.clone()
