@@ -10,7 +10,7 @@ from typing import Any
 #: The first that a name matches. Ours by the names of the kernels, libraries' by the parts of theirs that have been stable.
 _KINDS: tuple[tuple[str, str], ...] = (
     ("GEGLU with its product", r"linear_geglu|^gate_kernel"),
-    ("attention", r"attention|sdpa|fmha|flash|softmax"),
+    ("attention", r"attention|halves_kernel|sdpa|fmha|flash|softmax"),
     ("GroupNorm", r"group_?norm|group_statistics|RowwiseMoments|ComputeFusedParams|\b(one|moments|apply|cluster)_kernel"),
     ("LayerNorm, residual sums", r"layer_?norm"),
     (

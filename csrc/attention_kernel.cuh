@@ -57,17 +57,27 @@ struct HeadCut {
     int tall, low;
 };
 
-struct AttentionArguments {
-    CUtensorMap q, k, v;
-    void* out;  // [batch, queries, heads, head]
-    int heads, queries, keys;
+// What the blocks do, one tile after the other.
+struct Plan {
     HeadCut first, rest;  // of the first `first_heads` heads of all images, and of the others
     int first_heads;
     int tall_tiles;  // of all heads; the low ones come behind them
     int alone;       // tiles that are a block's; those behind them, of `tiles`, are a pair's
     int tiles;
-    int blocks;  // of the grid, in clusters of two
+    int blocks;  // of the grid that take part, in clusters of two
+    int copies;  // of each result: 2 where the second half of the images gets the first one's
+};
+
+struct AttentionArguments {
+    CUtensorMap q, k, v;
+    void* out;  // [batch, queries, heads, head]
+    int heads, queries, keys;
     float factor;  // scale * log2(e)
+    Plan all;
+    // Of a kernel for images whose second half may be the first one again:
+    Plan half;             // for the first half alone
+    const int32_t* differ;  // 0: it is
+    int64_t half_elements;  // of `out`
 };
 
 #ifdef SFAST_HOPPER
@@ -210,22 +220,22 @@ struct Work {
 };
 
 // What a block takes as number `turn`: tiles of its own, then one that is a pair's. At or behind `tiles` if there is nothing more.
-__device__ __forceinline__ int tile_of(const AttentionArguments& arguments, int turn) {
-    const int own = int(blockIdx.x) + turn * arguments.blocks;
-    if (own < arguments.alone) return own;
-    return own < arguments.alone + arguments.blocks ? arguments.alone + int(blockIdx.x) / kPair : arguments.tiles;
+__device__ __forceinline__ int tile_of(const Plan& plan, int turn) {
+    const int own = int(blockIdx.x) + turn * plan.blocks;
+    if (own < plan.alone) return own;
+    return own < plan.alone + plan.blocks ? plan.alone + int(blockIdx.x) / kPair : plan.tiles;
 }
 
 template <int kHead>
-__device__ __forceinline__ Work work_at(const AttentionArguments& arguments, int rank, int tile) {
+__device__ __forceinline__ Work work_at(const AttentionArguments& arguments, const Plan& plan, int rank, int tile) {
     Work work;
-    work.paired = tile >= arguments.alone;
-    const bool low = tile >= arguments.tall_tiles;
+    work.paired = tile >= plan.alone;
+    const bool low = tile >= plan.tall_tiles;
     const auto count = [&](const HeadCut& cut) { return low ? cut.low : cut.tall; };
-    const int index = low ? tile - arguments.tall_tiles : tile, before_rest = arguments.first_heads * count(arguments.first);
+    const int index = low ? tile - plan.tall_tiles : tile, before_rest = plan.first_heads * count(plan.first);
     const bool in_rest = index >= before_rest;
-    const HeadCut& cut = in_rest ? arguments.rest : arguments.first;
-    const int at = in_rest ? index - before_rest : index, head = at / count(cut) + (in_rest ? arguments.first_heads : 0);
+    const HeadCut& cut = in_rest ? plan.rest : plan.first;
+    const int at = in_rest ? index - before_rest : index, head = at / count(cut) + (in_rest ? plan.first_heads : 0);
     work.first = at % count(cut) * (low ? Block<kHead>::kLowQueries : Block<kHead>::kQueries) + (low ? cut.tall * Block<kHead>::kQueries : 0);
     work.groups = Block<kHead>::kComputing - (low ? 1 : 0);
     work.head = head % arguments.heads;
@@ -247,11 +257,11 @@ using TilePlace = PlaceIn<kStages>;
 using QueryPlace = PlaceIn<kQueryStages>;
 
 template <int kHead>
-__device__ __forceinline__ void load_all(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, int rank) {
+__device__ __forceinline__ void load_all(const AttentionArguments& arguments, const Plan& plan, const AttentionShared<kHead>& shared, int rank) {
     using Shared = AttentionShared<kHead>;
     int index = 0;
-    for (int turn = 0, tile = tile_of(arguments, 0); tile < arguments.tiles; tile = tile_of(arguments, ++turn)) {
-        const Work work = work_at<kHead>(arguments, rank, tile);
+    for (int turn = 0, tile = tile_of(plan, 0); tile < plan.tiles; tile = tile_of(plan, ++turn)) {
+        const Work work = work_at<kHead>(arguments, plan, rank, tile);
         const QueryPlace queries(turn);
         const uint32_t q_full = shared.q_full + 8 * queries.stage;
         // Warps that a low tile leaves out are done with it from the start.
@@ -357,8 +367,8 @@ struct QueryGroup {
     }
 };
 
-template <typename T, int kHead>
-__device__ __forceinline__ void compute(const AttentionArguments& arguments, const AttentionShared<kHead>& shared, int rank) {
+template <typename T, int kHead, bool kHalves>
+__device__ __forceinline__ void compute(const AttentionArguments& arguments, const Plan& plan, const AttentionShared<kHead>& shared, int rank) {
     constexpr int kComputing = Block<kHead>::kComputing;
     const int group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     QueryGroup<T, kHead> rows;
@@ -386,12 +396,12 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
         if (lane == 0) hopper::barrier_arrive(barrier);
     };
     if (group == kComputing - 1) hopper::named_arrive(kFirstTurn, 2 * kWarpgroup);
-    int index = 0, next = tile_of(arguments, 0);
-    for (int turn = 0; next < arguments.tiles; ++turn) {
-        const Work work = work_at<kHead>(arguments, rank, next);
+    int index = 0, next = tile_of(plan, 0);
+    for (int turn = 0; next < plan.tiles; ++turn) {
+        const Work work = work_at<kHead>(arguments, plan, rank, next);
         if (group >= work.groups) break;  // low tiles come last
-        next = tile_of(arguments, turn + 1);
-        const bool more = next < arguments.tiles;
+        next = tile_of(plan, turn + 1);
+        const bool more = next < plan.tiles;
         // A turn with the tensor cores is a barrier that the warpgroup before arrives at and the one whose turn it is waits at. A tile's last
         // warpgroup arrives for the first's next turn, but not for one that never comes: nobody would wait for it.
         const auto begin_turn = [&] { hopper::named_wait(kFirstTurn + group, 2 * kWarpgroup); };
@@ -438,20 +448,23 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
         const int64_t row_stride = int64_t(arguments.heads) * kHead;
         T* out = static_cast<T*>(arguments.out) + (int64_t(work.image) * arguments.queries + row) * row_stride;
         out += work.head * kHead + lane % 4 * 2;
-        if (!work.paired || rank == 0) rows.template store<0>(out, row_stride, arguments.queries - row);
-        if (!work.paired || rank == 1) rows.template store<1>(out, row_stride, arguments.queries - row);
+        for (int copy = 0; copy < (kHalves ? plan.copies : 1); ++copy, out += arguments.half_elements) {
+            if (!work.paired || rank == 0) rows.template store<0>(out, row_stride, arguments.queries - row);
+            if (!work.paired || rank == 1) rows.template store<1>(out, row_stride, arguments.queries - row);
+        }
     }
 }
 
 #endif
 
-template <typename T, int kHead>
+template <typename T, int kHead, bool kHalves>
 __global__ void __launch_bounds__(Block<kHead>::kThreads, 1) attention_kernel(const __grid_constant__ AttentionArguments arguments) {
 #ifdef SFAST_HOPPER
     extern __shared__ uint8_t buffers[];
     using Here = Block<kHead>;
     using Shared = AttentionShared<kHead>;
     __shared__ uint64_t barriers[Shared::kBarriers];
+    __shared__ Plan chosen;
     const Shared shared(buffers, barriers);
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < kQueryStages; ++stage) {
@@ -465,15 +478,17 @@ __global__ void __launch_bounds__(Block<kHead>::kThreads, 1) attention_kernel(co
             hopper::barrier_init(shared.v_free + 8 * stage, Here::kComputing * 4);
         }
         hopper::barrier_init_done();
+        if (kHalves) chosen = *arguments.differ == 0 ? arguments.half : arguments.all;
     }
     __syncthreads();
+    const Plan& plan = kHalves ? chosen : arguments.all;
     const int rank = int(hopper::cluster_rank());
     if (threadIdx.x >= Here::kComputing * kWarpgroup) {
         hopper::shrink_registers<Here::kLoadingRegisters>();
-        if (threadIdx.x == Here::kComputing * kWarpgroup) load_all<kHead>(arguments, shared, rank);
+        if (threadIdx.x == Here::kComputing * kWarpgroup) load_all<kHead>(arguments, plan, shared, rank);
     } else {
         hopper::grow_registers<Here::kComputingRegisters>();
-        compute<T, kHead>(arguments, shared, rank);
+        compute<T, kHead, kHalves>(arguments, plan, shared, rank);
     }
 #endif
 }

@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 9
+#define SFAST_ABI_VERSION 10
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2, SFAST_INT64 = 3 };
@@ -99,9 +99,13 @@ SFAST_API int32_t sfast_attention_status(void);
 //            one row, one head and one image to the next, multiples of 8; aligned to 16 bytes
 //   out      [images, queries, heads, head] dense, aligned to 4 bytes; must not overlap what is read
 // All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535.
-//   tall, low  tiles of a head, of 256 and 192 queries where head is 40, of 192 and 128 where it is 64; together at least its queries.
-//              `first` ones of the first `first_heads` heads of all images (1 or more), `rest` ones of the others
-//   paired     the last so many tall tiles are computed by two blocks each; only without low ones, and with more than 128 keys
+//   cut        first_heads, first_tall, first_low, rest_tall, rest_low, paired:
+//     tall, low  tiles of a head, of 256 and 192 queries where head is 40, of 192 and 128 where it is 64; together at least its queries.
+//                `first` ones of the first `first_heads` heads of all images (1 or more), `rest` ones of the others
+//     paired     the last so many tall tiles are computed by two blocks each; only without low ones, and with more than 128 keys
+//   half_cut   null; or for the first half of the images alone, of which there are an even number: where q, k and v of the second half are
+//              the same bit for bit, the first half's result is computed and written twice
+//   differ     with half_cut: 4 bytes on the device, aligned to as many, that become 0 where they are the same and 1 otherwise
 // Otherwise it returns an error and nothing is queued.
 SFAST_API int32_t sfast_attention(
     const void* q, const int64_t* q_strides,
@@ -110,7 +114,7 @@ SFAST_API int32_t sfast_attention(
     void* out,
     int64_t images, int64_t heads, int64_t queries, int64_t keys, int64_t head,
     float scale, int32_t dtype,
-    int32_t first_heads, int32_t first_tall, int32_t first_low, int32_t rest_tall, int32_t rest_low, int32_t paired, void* stream);
+    const int32_t* cut, const int32_t* half_cut, void* differ, void* stream);
 
 // cudaSuccess where sfast_conv2d can run on the current device: as sfast_attention_status.
 SFAST_API int32_t sfast_conv2d_status(void);

@@ -39,5 +39,6 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "attention", (heads(256), heads(256), heads(256))
     yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))
     yield "attention", (heads(256), heads(77), heads(77))
+    yield "attention_of_halves", (heads(256), heads(256), heads(256))
     yield "sinusoids", (torch.tensor([[999], [1]], device=device), torch.logspace(0, -4, 160, device=device), False, dtype)
     yield "attention", (normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None])

@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 9  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 10  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 INT64 = 3  #: likewise, where integers are read
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
@@ -64,8 +64,8 @@ _SIGNATURES = {
         + [_pointer]  # out
         + [_int64] * 5  # images, heads, queries, keys, head
         + [_float, _int32]  # scale, dtype
-        + [_int32] * 6  # heads that are cut the first way, tall and low tiles of theirs and of the others, tiles that are shared by two blocks
-        + [_pointer],  # stream
+        + [_pointer] * 2  # how heads are cut, six int32; the same for half of the images
+        + [_pointer] * 2,  # whether the other half differs, stream
     ),
     "sfast_conv2d": (
         _int32,

@@ -19,6 +19,7 @@ NAMES = (
     "conv2d_shortcut",
     "upsample_conv2d",
     "attention",
+    "attention_of_halves",
     "sinusoids",
 )
 

@@ -29,6 +29,7 @@ from .pack_context import pack_context
 from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
 from .recover_attention import recover_attention
+from .share_halves import share_halves
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
 from .spell_out_attention import spell_out_attention
 from .split_concat import split_concat
@@ -79,6 +80,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "fuse_geglu": fuse_geglu,
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,
+        "share_halves": lambda graph: share_halves(graph, has_impl),
         "images_channels_last": images_channels_last,
     }
     if may_pack is not None:

@@ -12,6 +12,7 @@ NAMES = {
     "linear_geglu_kernel": "GEGLU with its product",
     "gate_kernel": "GEGLU with its product",
     "cross_attention_kernel": "attention",
+    "void sfast::(anonymous namespace)::halves_kernel<5>(sfast::(anonymous namespace)::HalvedArguments)": "attention",
     "softmax_kernel": "attention",
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_cga1x1x1_kernel0_0": "attention",
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4> >(Flash_fwd_params)": "attention",

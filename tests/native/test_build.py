@@ -78,16 +78,24 @@ def test_what_has_code_for_hopper_alone_can_tell(compiled: tuple[Path, str], ker
         ({"head": 80}, "cudaErrorInvalidValue"),
         ({"dtype": load.DTYPES[torch.float32]}, "cudaErrorInvalidValue"),
         ({"out": 2}, "cudaErrorMisalignedAddress"),
+        ({"half": (16, 1, 0, 0, 0, 0)}, "cudaErrorInvalidValue"),
+        ({"half": (8, 0, 0, 0, 0, 0)}, "cudaErrorInvalidValue"),
+        ({"half": (8, 1, 0, 0, 0, 0), "differ": None}, "cudaErrorInvalidValue"),
+        ({"half": (8, 1, 0, 0, 0, 0), "images": 3, "cut": (24, 1, 0, 0, 0, 0)}, "cudaErrorInvalidValue"),
+        ({"half": (8, 1, 0, 0, 0, 0), "differ": 2}, "cudaErrorMisalignedAddress"),
+        ({"half": (8, 1, 0, 0, 0, 0), "queries": 0}, "cudaSuccess"),
     ],
     ids=str,
 )
 def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, Any], error: str) -> None:
     library = load.open_library(compiled[0])
-    plain = {"heads": 8, "queries": 4, "keys": 4, "head": 40, "dtype": load.DTYPES[torch.float16], "out": 16, "cut": (16, 1, 0, 0, 0, 0)}
-    sizes: dict[str, Any] = plain | changed
+    plain = {"images": 2, "heads": 8, "queries": 4, "keys": 4, "head": 40, "dtype": load.DTYPES[torch.float16], "out": 16, "differ": 16}
+    sizes: dict[str, Any] = plain | {"cut": (16, 1, 0, 0, 0, 0), "half": None} | changed
     strides = (ctypes.c_int64 * 3)(40, 160, 1280)
-    counts = [2, sizes["heads"], sizes["queries"], sizes["keys"], sizes["head"]]
-    status = library.sfast_attention(16, strides, 16, strides, 16, strides, sizes["out"], *counts, 0.158, sizes["dtype"], *sizes["cut"], None)
+    counts = [sizes[name] for name in ("images", "heads", "queries", "keys", "head")]
+    cuts = [numbers and (ctypes.c_int32 * 6)(*numbers) for numbers in (sizes["cut"], sizes["half"])]
+    operands = [16, strides] * 3
+    status = library.sfast_attention(*operands, sizes["out"], *counts, 0.158, sizes["dtype"], *cuts, sizes["differ"], None)
     assert load.error_name(library, status) == error
 
 

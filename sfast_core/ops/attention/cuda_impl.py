@@ -28,6 +28,7 @@ MOST_ROWS = 2**31 - 512  #: coordinates are 32-bit, those of the last block's en
 ALIGNMENT = 16  # bytes
 
 _Strides = ctypes.c_int64 * 3
+_Cut = ctypes.c_int32 * len(Cut._fields)
 
 
 def why_not(
@@ -70,11 +71,23 @@ def launch(
         ExtensionError: CUDA refused the kernel.
     """
     batch, heads, queries, head = q.shape
-    return launch_cut(_cut(q.device, batch * heads, queries, k.shape[2], head), q, k, v, scale)
+    return launch_cut(cut_on(q.device, batch * heads, queries, k.shape[2], head), q, k, v, scale)
 
 
-def launch_cut(cut: Cut, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:
-    """As :func:`launch`, cut as told."""
+def launch_cut(
+    cut: Cut,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None = None,
+    half: Cut | None = None,
+    differ: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`launch`, cut as told.
+
+    With ``half`` the second half of the batch may be the first one again: where it is, bit for bit, the first half's heads are cut like that and
+    computed for both. ``differ``, 4 bytes on the device, becomes 0 there and 1 elsewhere.
+    """
     library = load.library()
     batch, heads, queries, head = q.shape
     out = q.new_empty((batch, queries, heads, head))
@@ -95,7 +108,9 @@ def launch_cut(cut: Cut, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scal
             head,
             head**-0.5 if scale is None else scale,
             load.DTYPES[q.dtype],
-            *cut,
+            _Cut(*cut),
+            None if half is None else _Cut(*half),
+            load.pointer(differ),
             torch.cuda.current_stream(q.device).cuda_stream,
         )
     load.check(status, f"attention for q {tuple(q.shape)}, k {tuple(k.shape)} {q.dtype}")
@@ -103,7 +118,7 @@ def launch_cut(cut: Cut, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scal
 
 
 @functools.cache
-def _cut(device: torch.device, heads: int, queries: int, keys: int, head: int) -> Cut:
+def cut_on(device: torch.device, heads: int, queries: int, keys: int, head: int) -> Cut:
     """The best cut on ``device``; ``heads`` of all images together."""
     return best_cut(heads, queries, keys, head, torch.cuda.get_device_properties(device).multi_processor_count)
 

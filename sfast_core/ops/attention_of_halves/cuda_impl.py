@@ -1,0 +1,38 @@
+"""The CUDA extension's attention, which looks on the GPU whether both halves of a batch are the same, bit for bit, and then computes one.
+
+Nothing is taken for granted: a batch of other images costs the comparison.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...native import counters
+from ..attention import cuda_impl
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+
+def why_not(target: Target, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if q.shape[0] % 2:
+        return f"a batch of {q.shape[0]} has no halves"
+    return cuda_impl.why_not(target, q, k, v, scale=scale)
+
+
+def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+    """As :func:`.reference.attention_of_halves`.
+
+    Raises:
+        ExtensionUnavailable: the extension isn't built.
+        ExtensionError: CUDA refused the kernel.
+    """
+    batch, heads, queries, head = q.shape
+    whole, half = (cuda_impl.cut_on(q.device, images * heads, queries, k.shape[2], head) for images in (batch, batch // 2))
+    differ = counters.take(4, q.device)
+    if differ is None:
+        differ = torch.empty(4, dtype=torch.uint8, device=q.device)
+    return cuda_impl.launch_cut(whole, q, k, v, scale, half, differ)
