@@ -86,6 +86,10 @@ SHAPES: dict[str, dict[str, str]] = {
         "1x1x4096x4096-head-512": "VAE",
         "1x24x4608x4608-head-128": "Flux",
     },
+    "attention_of_halves": {
+        "2x8x4096-head-40": "SD1.5",
+        "2x8x4096-head-40-unlike": "SD1.5",
+    },
     "sinusoids": {
         "2-timesteps": "SD1.5",
     },

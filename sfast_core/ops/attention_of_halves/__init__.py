@@ -7,4 +7,4 @@ from .reference import attention_of_halves
 
 __all__ = ["OP", "attention_of_halves"]
 
-OP = Op(name="attention_of_halves", reference=attention_of_halves, impls=(Impl("cuda", ".cuda_impl", __package__),))
+OP = Op(name="attention_of_halves", reference=attention_of_halves, impls=(Impl("cuda", ".cuda_impl", __package__),), optional=True)
