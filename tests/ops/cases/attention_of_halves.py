@@ -35,7 +35,6 @@ CASES = [
             Case(f"head-{depth}-pairs-for-half", _make(2, 10, 1100, depth)),
         )
     ),
-    Case("no-image", _make(0, 2, 300, 40)),
 ]
 
 # B, H, L, D: SD1.5 at 512 x 512 and 768 x 768, and SD2 at 768 x 768.
