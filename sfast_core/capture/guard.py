@@ -7,16 +7,21 @@ each module is looked at more closely. SD1.5's UNet, 850 modules: 0.35 ms; compa
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
+from .classes import ClassGuard
+
 _SIMPLE = (bool, int, float, str, type(None), tuple, torch.dtype, torch.device)
 _CONTAINERS = (list, dict, set)
+_FUNCTIONS = (FunctionType, MethodType, functools.partial)
 _LEAVES = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.Embedding)
 #: What steers such a layer besides its weights. Seamless tiling sets a convolution's padding, or replaces what pads.
 _STEERING: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -34,10 +39,11 @@ _TRANSPARENT = frozenset({"transformers.utils.output_capturing"})
 class StructureGuard:
     """The structure of a module at the time of a trace.
 
-    Holds for every module below the root: its children, an instance-level ``forward``, forward hooks, ``training``, the dtype of its
-    first parameter, of plain layers what steers them (how a convolution pads, say), and of other modules their attributes: simple ones and containers of simple ones (a LoRA's
-    scales) by value, others by identity (an attention processor, say). Tensors are the weight store's to watch. The root's own
-    ``forward`` and hooks are its caller's business: they run around what is traced. The root is held weakly.
+    Holds for every module below the root: its class and the methods in that, its children, an instance-level ``forward``, forward hooks,
+    ``training``, the dtype of its first parameter, of plain layers what steers them (how a convolution pads, the numbers that a host's own
+    kind of Linear has), and of other modules their attributes: simple ones and containers of simple ones (a LoRA's scales) by value, others
+    by identity (an attention processor, say). Tensors are the weight store's to watch. The root's own ``forward``, ``_forward`` and hooks
+    are its caller's business: they run around what is traced, or are put there for it. The root is held weakly.
 
     Attributes:
         hooked: why a trace of this module can't be trusted, or None: hooks may do anything besides computing.
@@ -46,7 +52,7 @@ class StructureGuard:
     def __init__(self, root: torch.nn.Module) -> None:
         self._root = weakref.ref(root)
         # Not what isn't watched: the compiled state is in there, and a cycle would keep a deleted model until the collector runs.
-        self._attributes = {name: value for name, value in _snapshot(root.__dict__).items() if _watched(name)}
+        self._attributes = _of_root(_snapshot(root.__dict__))
         self._places: list[tuple[str, str]] = []  # path and, where not all of the module's dict is watched, the part's name
         self._now: list[dict[str, Any]] = []
         self._then: list[dict[str, Any]] = []
@@ -56,6 +62,7 @@ class StructureGuard:
         self.hooked: str | None = None
         for path, module in root.named_modules():
             self._add(path, module, module is root)
+        self._classes = ClassGuard(root)
         self._leaf_state, self._dtypes = self._leaves_now(), self._dtypes_now()
         self._glance = self._look()
 
@@ -65,7 +72,7 @@ class StructureGuard:
             self._watch(path, "_modules", own["_modules"])
         elif isinstance(module, _LEAVES):
             steering = (name for kind, names in _STEERING if isinstance(module, kind) for name in names)
-            self._leaves.append((path, own, ("forward", "training", *steering)))
+            self._leaves.append((path, own, ("forward", "training", *steering, *_numbers(module))))
             for part in _CONTENTS:
                 self._watch(path, part, own[part])
         else:
@@ -85,6 +92,8 @@ class StructureGuard:
 
     def changed(self) -> str | None:
         """What changed since the trace, in words, or None."""
+        if change := self._classes.changed():
+            return change
         if not self._glance.same():
             for (path, part), now, then in zip(self._places, self._now, self._then, strict=True):
                 if change := _part_change(path, part, now, then) if part else _module_change(path, now, then):
@@ -100,7 +109,7 @@ class StructureGuard:
         if self._dtypes_now() != self._dtypes:
             return "the dtype of a weight changed"
         root = self._root()
-        return None if root is None else _attribute_change("", root.__dict__, self._attributes)
+        return None if root is None else _attribute_change("", _of_root(root.__dict__), self._attributes)
 
     def _look(self) -> _Glance:
         return _Glance(self._now, self._then, [(own, name) for _, own, names in self._leaves for name in names])
@@ -154,6 +163,13 @@ class _This:
         return isinstance(other, _This) and other.what is self.what
 
 
+def _numbers(layer: torch.nn.Module) -> list[str]:
+    """The names of the numbers that a class derived from a plain layer's may compute with, its own and those of its layers."""
+    spaces = [vars(cls) for cls in type(layer).__mro__ if not cls.__module__.startswith("torch.")]
+    tables = [layer.__dict__, *spaces] if spaces[:-1] else []  # the last is object's
+    return list(dict.fromkeys(name for table in tables for name in table if type(table[name]) in (int, float) and not name.startswith("_")))
+
+
 def _steered(own: dict[str, Any], name: str) -> Any:
     """What steers a plain layer by that name, to be compared with what did so before."""
     value = own.get(name)
@@ -171,14 +187,14 @@ def _objects(own: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
         yield from ((own, name) for name in own)
         return
     yield own, "forward"
-    yield from ((own, name) for name in own if _watched(name) and not _by_value(own, name))
+    yield from ((own, name) for name, value in own.items() if _watched(name, value) and not _by_value(own, name))
     for part in _parts(own):
         yield from ((part, name) for name in part)
 
 
 def _by_value(own: dict[str, Any], name: str) -> bool:
     """Whether an attribute of a module is compared by its value."""
-    return "_modules" in own and _watched(name) and isinstance(own[name], (*_SIMPLE, *_CONTAINERS))
+    return "_modules" in own and _watched(name, own[name]) and isinstance(own[name], (*_SIMPLE, *_CONTAINERS))
 
 
 def _equal(now: Any, then: Any) -> bool:
@@ -189,8 +205,14 @@ def _equal(now: Any, then: Any) -> bool:
         return False
 
 
-def _watched(name: str) -> bool:
-    return name in _PRIVATE or not (name.startswith("_") or name == "forward")
+def _watched(name: str, value: Any) -> bool:
+    """Whether an attribute counts: a public one, or one that is code (a block's ``_forward``). ``forward`` itself is looked at apart."""
+    return name in _PRIVATE or (name != "forward" and (not name.startswith("_") or isinstance(value, _FUNCTIONS)))
+
+
+def _of_root(own: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that count of the root's."""
+    return {name: value for name, value in own.items() if name != "_forward" and _watched(name, value)}
 
 
 def _snapshot(own: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +221,7 @@ def _snapshot(own: dict[str, Any]) -> dict[str, Any]:
     for name, value in own.items():
         if name in _CONTENTS:
             then[name] = dict(value)
-        elif isinstance(value, _CONTAINERS) and _watched(name) and _plain(value):
+        elif isinstance(value, _CONTAINERS) and _watched(name, value) and _plain(value):
             then[name] = copy.deepcopy(value)
     return then
 
@@ -236,7 +258,8 @@ def _part_change(path: str, part: str, now: dict[str, Any], then: dict[str, Any]
 
 def _attribute_change(prefix: str, now: dict[str, Any], then: dict[str, Any]) -> str | None:
     for name in {**then, **now}:
-        if _watched(name) and not _same(now.get(name), then.get(name)):
+        after, before = now.get(name), then.get(name)
+        if (_watched(name, after) or _watched(name, before)) and not _same(after, before):
             return f"{prefix}{name} changed"
     return None
 

@@ -23,11 +23,36 @@ class LoraLinear(nn.Linear):
     """A host's own Linear that may be given a child later."""
 
 
+class ScaledLinear(nn.Linear):
+    """A node's own Linear, which computes with a number."""
+
+    scale = 1.0
+    steps = 0
+
+
+class Base(nn.Module):
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Block(Base):
+    factor = 1.0
+    _uses = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._forward(x) * self.factor
+
+
+class OtherBlock(Block):
+    pass
+
+
 def model() -> nn.Module:
     net = UNet()
     attention = net.blocks[0].attn1
     attention.processor, attention.scales, attention.table, attention.later = Processor(), {"lora": [1.0, 2.0]}, torch.ones(2), None
     net.res1.skip = nn.Sequential(LoraLinear(4, 4), nn.Dropout())
+    net.block, net.scaled = Block(), ScaledLinear(4, 4)
     return net.eval()
 
 
@@ -50,6 +75,10 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "what pads, within a convolution": set_attribute("conv_in", "_conv_forward", lambda: lambda *args: args[0]),
     "a LayerNorm's epsilon": set_attribute("blocks.0.norm1", "eps", 1.0),
     "a GroupNorm's epsilon": set_attribute("res1.norm1", "eps", 1.0),
+    "a number of a node's own layer": set_attribute("scaled", "scale", 2.0),
+    "a block's class": set_attribute("block", "__class__", lambda: OtherBlock),
+    "a plain layer's class": set_attribute("scaled", "__class__", lambda: nn.Linear),
+    "a method of one block": set_attribute("block", "_forward", lambda: lambda x: x),
     "a forward hook": lambda net: net.blocks[0].register_forward_hook(lambda *args: None),
     "a plain layer's hook": lambda net: net.conv_in.register_forward_pre_hook(lambda *args: None),
     "training": lambda net: net.blocks[0].train(),
@@ -61,8 +90,26 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "a number in a dict's list": lambda net: net.blocks[0].attn1.scales["lora"].append(3.0),
     "an attribute added": set_attribute("blocks.0", "added", 1),
     "an attribute gone": lambda net: delattr(net.blocks[0].attn1, "processor"),
+    "a method of the root": set_attribute("", "_embed", lambda: lambda *args: None),
     "an attribute of the root": set_attribute("", "mode", "fast"),
     "the weights' dtype": lambda net: net.half(),
+}
+
+#: name: class, attribute and value of what is changed for all layers of a class
+CHANGES_OF_CLASSES: dict[str, tuple[type, str, Any]] = {
+    "forward": (Block, "forward", lambda self, x: x),
+    "a private method that it inherits": (Base, "_forward", lambda self, x: x),
+    "a private method that it inherited": (Block, "_forward", lambda self, x: x),
+    "a static method": (Block, "helper", staticmethod(lambda x: x)),
+    "a number": (Block, "factor", 3.0),
+    "a plain layer's forward": (nn.Conv2d, "_conv_forward", lambda self, x, weight, bias: x),
+    "the root's class": (UNet, "forward", lambda self, x: x),
+}
+KEPT_CLASSES: dict[str, tuple[type, str, Any]] = {
+    "an equal number": (Block, "factor", float("1.0")),
+    "a private number": (Block, "_uses", 1),
+    "what is no method": (Block, "registry", object()),
+    "another class": (OtherBlock, "factor", 3.0),
 }
 
 KEPT: dict[str, Callable[[nn.Module], Any]] = {
@@ -76,6 +123,7 @@ KEPT: dict[str, Callable[[nn.Module], Any]] = {
     "an attribute that went and came": lambda net: setattr(net.res1.skip[1], "p", net.res1.skip[1].__dict__.pop("p")),
     "a tensor": set_attribute("blocks.0.attn1", "table", lambda: torch.zeros(2)),
     "the root's own forward": set_attribute("", "forward", lambda: lambda *args: None),
+    "the root's own private one": set_attribute("", "_forward", lambda: lambda *args: None),
     "the root's own hooks": lambda net: net.register_forward_hook(lambda *args: None),
     "private": set_attribute("blocks.0", "_seen", 1),
     "a hook that came and went": lambda net: net.conv_in.register_forward_hook(lambda *args: None).remove(),
@@ -99,6 +147,30 @@ def test_what_steers_nothing_is_no_change(name: str) -> None:
     guard = StructureGuard(net)
     KEPT[name](net)
     assert guard.changed() is None and guard.changed() is None
+
+
+@pytest.mark.parametrize("name", CHANGES_OF_CLASSES)
+def test_a_change_of_a_class_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    guard = StructureGuard(model())
+    owner, attribute, value = CHANGES_OF_CLASSES[name]
+    monkeypatch.setattr(owner, attribute, value, raising=False)
+    assert guard.changed() == guard.changed() == f"{owner.__name__}.{attribute} changed"
+    monkeypatch.undo()
+    assert guard.changed() is None
+
+
+@pytest.mark.parametrize("name", KEPT_CLASSES)
+def test_what_steers_nothing_in_a_class_is_no_change(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    guard = StructureGuard(model())
+    monkeypatch.setattr(*KEPT_CLASSES[name], raising=False)
+    assert guard.changed() is None and guard.changed() is None
+
+
+def test_the_roots_class() -> None:
+    net = model()
+    guard = StructureGuard(net)
+    net.__class__ = type("Other", (type(net),), {})
+    assert guard.changed() == "the module's class changed"
 
 
 def test_the_change_is_named() -> None:

@@ -81,7 +81,7 @@ class Accelerator:
             unet, is_forge = unet_of(sd_model), hasattr(sd_model, "forge_objects")
             on_this = _on_this(sd_model, config)
             state = self._state(unet, on_this, lambda: UnetState(on_this, _name(sd_model, unet)))
-            state.prepare(unet, obstacle(unet) or (forge.obstacle(sd_model) if is_forge else None))
+            state.prepare(obstacle(unet) or (forge.obstacle(sd_model) if is_forge else None))
             if is_forge:
                 forge.attach(sd_model, state.call)
             else:

@@ -32,16 +32,15 @@ class ModuleState:
         self._loras = LazyLoras()
         self._obstacle: str | None = None
 
-    def prepare(self, module: torch.nn.Module, obstacle: str | None) -> None:
+    def prepare(self, obstacle: str | None) -> None:
         """Before each sampling: trace again where what steers the forward has changed.
 
         Args:
-            module: the module.
             obstacle: why this sampling can't be accelerated, or None.
         """
         self._obstacle = obstacle
         self._loras.forget()  # pictures made with the toggle off have changed the weights too
-        now = surroundings(module)
+        now = surroundings()
         if self._surroundings is not None and now != self._surroundings:
             self.engine.reset()
         self._surroundings = now
@@ -123,7 +122,7 @@ class PartState(ModuleState):
     def _before_call(self, module: torch.nn.Module) -> None:
         why_not, self._why_not = self._why_not, None
         if why_not is not None:
-            self.prepare(module, why_not(module))
+            self.prepare(why_not(module))
 
     def _compute(
         self, module: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]

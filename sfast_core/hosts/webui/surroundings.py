@@ -1,6 +1,6 @@
-"""What steers a module's forward besides its arguments and structure: the webui's switches, and code put in place of its classes'.
+"""What steers a module's forward besides its arguments and structure: the webui's switches.
 
-Asked once before each sampling, where the webui and its extensions have set up what they want; it walks over all modules (SDXL: 2 ms).
+Asked once before each sampling, where the webui and its extensions have set up what they want.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from typing import Any
 import torch
 
 
-def surroundings(model: torch.nn.Module) -> tuple[Any, ...]:
-    """A value that is equal as long as a trace of ``model`` stays true, as far as that isn't seen below the module."""
-    classes = dict.fromkeys(type(module) for module in model.modules())
-    forwards = tuple((cls, cls.forward, getattr(cls, "_forward", None)) for cls in classes)
-    padding = tuple(dict.fromkeys(module.padding_mode for module in _convolutions(model)))  # tiling sets it on every layer
+def surroundings() -> tuple[Any, ...]:
+    """A value that is equal as long as a trace stays true, as far as that isn't seen below the module."""
     devices = _host("devices")
     casting = tuple(getattr(devices, name, None) for name in ("unet_needs_upcast", "force_fp16", "fp8", "dtype_unet", "dtype_inference"))
-    return forwards, padding, casting, getattr(_options(), "upcast_attn", None)
+    return casting, getattr(_options(), "upcast_attn", None)
 
 
 def obstacle(unet: torch.nn.Module) -> str | None:
@@ -39,13 +36,9 @@ def obstacle_below(model: torch.nn.Module) -> str | None:
     """Why a model can't be accelerated for what is in it now, or None."""
     if any(getattr(getattr(module, "__webui_hypertile_params", None), "enabled", False) for module in model.modules()):
         return "Hypertile is on for it: it picks its tiles at random"
-    if any("_conv_forward" in module.__dict__ for module in _convolutions(model)):
+    if any("_conv_forward" in module.__dict__ for module in model.modules()):
         return "another extension replaces how its convolutions run"
     return None
-
-
-def _convolutions(model: torch.nn.Module) -> list[torch.nn.Conv2d]:
-    return [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
 
 
 def _host(name: str) -> Any:

@@ -1,0 +1,72 @@
+"""Did what modules are change below a trace? Their classes, and the methods in those: some replace a method for all layers at once."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import weakref
+from types import FunctionType, MappingProxyType
+from typing import Any
+
+import torch
+
+_METHODS = (FunctionType, staticmethod, classmethod, property)
+_SIMPLE = (bool, int, float, str, type(None), tuple, torch.dtype, torch.device)
+_GIVEN = (object, torch.nn.Module)  # nobody replaces what is in these
+
+
+class ClassGuard:
+    """The class of every module at the time of a trace, and the methods and simple values in those classes.
+
+    Asked at every call, like the structure's guard, and as that compares flat lists in C. The root is held weakly, what is below it is held.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._root, self._root_class = weakref.ref(root), type(root)
+        below = {path: module for path, module in root.named_modules() if path}
+        self._paths, self._modules = list(below), list(below.values())
+        self._classes = list(map(type, self._modules))
+        every = dict.fromkeys((self._root_class, *self._classes))
+        self._owners = list(dict.fromkeys(owner for cls in every for owner in cls.__mro__ if owner not in _GIVEN))
+        self._spaces = list(map(vars, self._owners))
+        self._then = [_methods(space) for space in self._spaces]
+        self._look()
+
+    def changed(self) -> str | None:
+        """What changed since the trace, in words, or None."""
+        root = self._root()
+        if root is not None and type(root) is not self._root_class:
+            return "the module's class changed"
+        classes = list(map(type, self._modules))
+        if not all(map(operator.is_, classes, self._classes)):
+            different = map(operator.is_not, classes, self._classes)
+            return f"the class of {next(itertools.compress(self._paths, different))} changed"
+        if list(map(len, self._spaces)) == self._sizes and all(map(operator.is_, self._values_now(), self._values)):
+            return None
+        now = [_methods(space) for space in self._spaces]
+        for owner, after, before in zip(self._owners, now, self._then, strict=True):
+            for name in {**before, **after}:
+                if not _same(after.get(name), before.get(name)):
+                    return f"{owner.__qualname__}.{name} changed"
+        self._look()  # what is different doesn't matter: take it over, so that the next call is quick again
+        return None
+
+    def _look(self) -> None:
+        self._sizes = list(map(len, self._spaces))
+        self._tables = [space for space, then in zip(self._spaces, self._then, strict=True) for _ in then]
+        self._names = [name for then in self._then for name in then]
+        self._values = self._values_now()
+
+    def _values_now(self) -> list[Any]:
+        return list(map(MappingProxyType.get, self._tables, self._names))
+
+
+def _methods(space: MappingProxyType[str, Any]) -> dict[str, Any]:
+    """What is watched of a class."""
+    return {
+        name: value for name, value in space.items() if isinstance(value, _METHODS) or (isinstance(value, _SIMPLE) and not name.startswith("_"))
+    }
+
+
+def _same(now: Any, then: Any) -> bool:
+    return now is then or (isinstance(then, _SIMPLE) and type(now) is type(then) and bool(now == then))
