@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .capture import CaptureError, Signature, Trace, Tracer, Untraceable, autocast_off, device_of, recording
+from .capture import CaptureError, Signature, Trace, Tracer, Untraceable, autocast_off, device_of, difference, recording
 from .capture.trace import LeafScope
 from .config import CompileConfig
 from .graphed import GraphedProgram
@@ -28,6 +28,7 @@ from .runtime.backoff import Backoff
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import Store, WeightsElsewhere, WeightsReshaped, WeightStore
+from .runtime.thrashing import Thrashing
 from .variants import Variant, Variants
 
 log = logging.getLogger("fast_compile")
@@ -62,6 +63,8 @@ class Engine:
         self._graphs: DeviceGraphs | None = None
         self._on = torch.device("cpu")
         self._backoff = Backoff()
+        self._thrashing = Thrashing()
+        self._change = ""  # what made an end of the traces before
 
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of a module starts uncompiled."""
@@ -100,7 +103,7 @@ class Engine:
             first_call = lambda: self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)  # noqa: E731
             variant = self._variants.take(signature.key)
             if variant is None:
-                waiting = self._backoff.reason(signature.key)
+                waiting = self._waiting(signature)
                 if waiting is None:
                     return first_call()
                 reason = waiting
@@ -108,6 +111,7 @@ class Engine:
                 reason = variant.reason
             else:
                 try:
+                    variant.tally.served += 1
                     with self._store.pinned(device):
                         return variant.graphed.run(signature.tensors, self.config)
                 except torch.cuda.OutOfMemoryError as error:
@@ -118,7 +122,10 @@ class Engine:
                     reason = str(error)
                 except WeightsReshaped as error:
                     self._trace_again(str(error))
-                    return first_call()
+                    waiting = self._waiting(signature)
+                    if waiting is None:
+                        return first_call()
+                    reason = waiting
                 except Exception as error:
                     reason = f"the fused forward failed: {type(error).__name__}: {error}"
                     self._give_up(variant, reason)
@@ -141,9 +148,8 @@ class Engine:
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs. The next call traces again."""
-        self._variants.clear()
-        self._backoff.clear()
-        self._tracer.forget()
+        self._forget()
+        self._thrashing.clear()
 
     def release_graphs(self) -> None:
         """Release the graphs, keep the traces: a later call captures again."""
@@ -169,7 +175,8 @@ class Engine:
         self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
     ) -> Any:
         self.reporter.announce("tracing")
-        variant = Variant(SignatureReport(str(signature)))
+        variant = Variant(SignatureReport(str(signature)), signature.layout)
+        traced_now = partial(self._thrashing.traced, signature.layout, self._why_again(signature))
         adopted = self.report.adopted_bytes > 0
         failure: str | None = None
         try:
@@ -180,6 +187,7 @@ class Engine:
             result = self.run_eager(failure, eager)
             if not passing:  # the plain call went well: don't run this signature twice each time
                 self._variants.add(signature.key, variant, self.config.max_signatures)
+                traced_now()
                 self._give_up(variant, failure)
             return result
         if isinstance(trace, Untraceable) and trace.passing:
@@ -190,6 +198,7 @@ class Engine:
         self.report.calls["traced"] += 1
         variant.report.calls += 1
         if isinstance(trace, Untraceable):
+            traced_now()
             self._give_up(variant, f"it can't be traced: {trace.reason}")
             return result
         try:
@@ -199,6 +208,7 @@ class Engine:
                 result = _contiguous(result)
             fused = self._fuse(variant, trace, signature, device, result, adopted)
             self._backoff.succeeded(signature.key)
+            variant.tally = traced_now()
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except WeightsElsewhere as error:
             self._try_later(signature.key, str(error))
@@ -207,6 +217,7 @@ class Engine:
             self._try_later(signature.key, OUT_OF_MEMORY)
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
+            traced_now()
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
         return result
 
@@ -229,9 +240,25 @@ class Engine:
                 self.reset()
             self._graphs, self._on, self.report.device = graphs, device, str(device)
 
+    def _waiting(self, signature: Signature) -> str | None:
+        """Why a call without a trace isn't traced now; None where it is."""
+        return self._backoff.reason(signature.key) or self._thrashing.reason(signature.layout)
+
     def _trace_again(self, change: str) -> None:
         self.reporter.say(f"{change}: tracing again")
-        self.reset()
+        self._change = change
+        self._forget()
+
+    def _forget(self) -> None:
+        self._variants.clear()
+        self._backoff.clear()
+        self._tracer.forget()
+
+    def _why_again(self, signature: Signature) -> str:
+        """What is different from the calls that were traced before, should that happen again and again."""
+        last = self._variants.last(signature.layout)
+        different = self._change if last is None else f"{difference(signature.key, last)} is another"
+        return f"it would be traced at nearly every call: {different}"
 
     def _try_later(self, key: Hashable, reason: str) -> None:
         self._variants.remove(key)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .graphed import GraphedProgram
 from .report import ModuleReport, SignatureReport
+from .runtime.thrashing import Tally
 
 
 @dataclass(eq=False)
@@ -15,8 +16,10 @@ class Variant:
     """One signature: its program, or without one the ``reason`` why it runs eager for good."""
 
     report: SignatureReport
+    layout: Hashable
     graphed: GraphedProgram | None = None
     reason: str = "its first call was interrupted"
+    tally: Tally = field(default_factory=Tally)
 
     def release(self) -> None:
         """Release the graph, if there is one."""
@@ -36,6 +39,10 @@ class Variants:
         if key in self._variants:
             self._variants.move_to_end(key)
         return self._variants.get(key)
+
+    def last(self, layout: Hashable) -> Hashable | None:
+        """The key of the one with this layout that was used last, or None."""
+        return next((key for key, variant in reversed(self._variants.items()) if variant.layout == layout), None)
 
     def add(self, key: Hashable, variant: Variant, at_most: int) -> None:
         """Keep one more, and let the oldest go where there would be more than ``at_most``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -192,6 +192,39 @@ def test_a_change_below_the_module_is_traced_anew(name: str) -> None:
     for _ in range(2):
         check(handle, *inputs)
     assert calls(handle) == {"traced": 2, "fused": 1}
+
+
+def _step_in_a_block(net: nn.Module, step: int) -> dict[str, Any]:
+    net.step = step
+    return {}
+
+
+#: name: what changes before a call, and the options of that
+CHANGES_AT_EACH_CALL: dict[str, tuple[Callable[[nn.Module, int], dict[str, Any]], str]] = {
+    "an attribute": (_step_in_a_block, "step changed"),
+    "an option": (lambda net, step: {"options": {"step": step}}, "kwargs['options']['step'] is another"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_AT_EACH_CALL)
+def test_what_is_different_at_each_call_is_not_traced_for_ever(name: str) -> None:
+    change, reason = CHANGES_AT_EACH_CALL[name]
+    handle = compiled(Forward(lambda net, x, options=None: net.lin(x), lin=nn.Linear(4, 4)))
+    for step in range(40):
+        check(handle, torch.randn(2, 4), **change(handle.module, step))
+    assert calls(handle) == {"traced": 13, "eager": 27}
+    assert set(reasons(handle)) == {f"it would be traced at nearly every call: {reason}"}
+    for _ in range(40):  # it has an end
+        check(handle, torch.randn(2, 4))
+    assert calls(handle)["traced"] == 14 and calls(handle)["fused"] > 0
+
+
+def test_a_few_options_that_come_again_are_all_traced_at_once() -> None:
+    """As many prompts, each for a region of the picture."""
+    handle = compiled(Forward(lambda net, x, options=None: net.lin(x) * options, lin=nn.Linear(4, 4)))
+    for step in range(8 * 3):
+        check(handle, torch.randn(2, 4), step % 8)
+    assert calls(handle) == {"traced": 8, "fused": 16}
 
 
 def test_hooks_mean_eager_until_they_are_gone() -> None:

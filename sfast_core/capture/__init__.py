@@ -5,7 +5,7 @@ from .eligible import device_of
 from .errors import CaptureError
 from .guard import StructureGuard
 from .recorder import Recorder
-from .signature import Signature, snapshot
+from .signature import Signature, difference, snapshot
 from .trace import OutputSpec, Trace, Untraceable, record, recording
 from .tracer import Tracer
 from .weights import WeightRef, WeightSource
@@ -23,6 +23,7 @@ __all__ = [
     "WeightSource",
     "autocast_off",
     "device_of",
+    "difference",
     "record",
     "recording",
     "snapshot",

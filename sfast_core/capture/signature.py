@@ -39,6 +39,11 @@ class Signature:
         self.autocast = autocast_state()
         self.key: Hashable = (self._walk(args, "args"), self._walk(kwargs, "kwargs"), self.autocast)
 
+    @property
+    def layout(self) -> Hashable:
+        """What ``key`` has of tensors and autocast, and nothing of the other arguments."""
+        return (*map(_layout, self.tensors), self.autocast)
+
     def __str__(self) -> str:
         """The first tensors, and autocast: to tell one signature from another by eye."""
         shown = [f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" for tensor in self.tensors[:6]]
@@ -66,7 +71,28 @@ class Signature:
             raise CaptureError(f"{path} is a {type(tensor).__name__} of layout {tensor.layout}, needs a plain strided tensor")
         self._index[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
-        return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device)
+        return _layout(tensor)
+
+
+def _layout(tensor: torch.Tensor) -> Hashable:
+    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device)
+
+
+def difference(key: Any, other: Any) -> str:
+    """Where the key of a signature is not that of another: ``kwargs['options']['step']``, say."""
+    named = zip(key, other, ("args", "kwargs", "autocast"), strict=True)
+    return next(_place(*each) for each in named if each[0] != each[1])
+
+
+def _place(now: Any, then: Any, path: str) -> str:
+    """Where, at ``path`` or below it, two parts of keys differ, which they do."""
+    if not (now and then and now[0] is then[0] and now[0] in (tuple, list, dict) and len(now[1]) == len(then[1])):
+        return path
+    at = next(index for index, pair in enumerate(zip(now[1], then[1], strict=True)) if pair[0] != pair[1])
+    one, other = now[1][at], then[1][at]
+    if now[0] is not dict:
+        return _place(one, other, f"{path}[{at}]")
+    return _place(one[1], other[1], f"{path}[{one[0]!r}]") if one[0] == other[0] else path
 
 
 def snapshot(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.capture import CaptureError, Signature, snapshot
+from sfast_core.capture import CaptureError, Signature, difference, snapshot
 
 X = torch.zeros(2, 3, 4, 5)
 Pair = namedtuple("Pair", "first second")
@@ -123,3 +123,35 @@ def test_a_snapshot_has_its_own_containers_and_the_same_tensors() -> None:
 def test_a_snapshot_leaves_what_it_does_not_know() -> None:
     pair, ordered = Pair([X], 2), OrderedDict(a=[X])
     assert snapshot(pair) is pair and snapshot(ordered) is ordered and snapshot(X) is X
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "place"),
+    [
+        ({"options": {"step": 1, "x": X}}, {"options": {"step": 2, "x": X}}, "kwargs['options']['step']"),
+        ({"parts": [1, (2, 3)]}, {"parts": [1, (2, 4)]}, "kwargs['parts'][1][1]"),
+        ({"parts": [1]}, {"parts": [1, 2]}, "kwargs['parts']"),
+        ({"parts": [1]}, {"parts": (1,)}, "kwargs['parts']"),
+        ({"options": {"a": 1}}, {"options": {"b": 1}}, "kwargs['options']"),
+        ({"x": X}, {"x": X.half()}, "kwargs['x']"),
+        ({"x": X}, {"x": None}, "kwargs['x']"),
+        ({"a": 1}, {"a": 1, "b": 1}, "kwargs"),
+    ],
+)
+def test_a_difference_is_named(one: dict[str, Any], other: dict[str, Any], place: str) -> None:
+    assert difference(key(**one), key(**other)) == place
+    assert difference(key(one), key(other)) == place.replace("kwargs", "args[0]")
+
+
+def test_autocast_is_a_difference() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        other = key(X)
+    assert difference(key(X), other) == "autocast"
+
+
+def test_a_layout_is_of_tensors_and_autocast_alone() -> None:
+    layout = Signature((X, 1), {"a": "b"}).layout
+    assert layout == Signature((), {"x": [torch.ones_like(X)]}).layout and hash(layout) == hash(layout)
+    assert layout != Signature((X.half(), 1), {"a": "b"}).layout
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layout != Signature((X, 1), {"a": "b"}).layout

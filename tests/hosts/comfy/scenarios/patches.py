@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import comfy.patcher_extension
@@ -182,6 +183,72 @@ def scenario_seamless_tiling() -> None:
         assert_close(sample(fast), expected), assert_close(sample(fast), expected)
         assert_fused(model, before)
         assert torch.equal(expected, plain) == (mode == "zeros")
+
+
+def scenario_blocks_of_another_class() -> None:
+    """As token merging does it."""
+    model, twin = load("sd15"), load("sd15")
+    fast = fast_compile.apply(model)
+    plain = sample(fast)
+    for module in [module for each in (model, twin) for module in each.model.diffusion_model.modules()]:
+        if type(module).__name__ == "BasicTransformerBlock":
+            kind = type(module)
+            module.__class__ = type(kind.__name__, (kind,), {"forward": lambda self, *args, own=kind, **options: own.forward(self, *args, **options) * 0.9})
+    before, expected = calls(model), sample(twin)
+    assert_differs(expected, plain)
+    assert_close(sample(fast), expected), assert_close(sample(fast), expected)
+    assert_fused(model, before)
+
+
+def scenario_a_method_replaced_for_a_class() -> None:
+    from comfy.ldm.modules.attention import FeedForward
+
+    model, twin = _models()
+    fast = fast_compile.apply(model)
+    plain, own = sample(fast), FeedForward.forward
+    FeedForward.forward = lambda self, x: own(self, x) * 0.5
+    try:
+        before, expected = calls(model), sample(twin)
+        assert_differs(expected, plain)
+        assert_close(sample(fast), expected), assert_close(sample(fast), expected)
+        assert_fused(model, before)
+    finally:
+        FeedForward.forward = own
+    assert_close(sample(fast), plain)
+
+
+def _counted_in_a_block(inner: Any, call: dict[str, Any], step: int) -> None:
+    inner.middle_block[1].step = step
+
+
+def _counted_in_an_option(inner: Any, call: dict[str, Any], step: int) -> None:
+    call["c"] = {**call["c"], "transformer_options": {**call["c"]["transformer_options"], "step": step}}
+
+
+def scenario_what_differs_at_each_step() -> None:
+    """It isn't traced at each of them for ever, and when that ends the model is fast again."""
+    for count, word in ((_counted_in_a_block, "middle_block.1.step changed"), (_counted_in_an_option, "['step'] is another")):
+        model, twin = load("sd15"), load("sd15")
+
+        def patch(model: Any, count: Any = count) -> Any:
+            model, steps = model.clone(), itertools.count()
+
+            def wrapper(apply: Any, call: dict[str, Any]) -> Any:
+                count(model.model.diffusion_model, call, next(steps))
+                return apply(call["input"], call["timestep"], **call["c"])
+
+            model.set_model_unet_function_wrapper(wrapper)
+            return model
+
+        fast, expected = fast_compile.apply(model), sample(twin, steps=14)
+        assert_close(sample(patch(fast), steps=14), expected)
+        found = calls(model)
+        assert found["traced"] < 12 and found["eager"] > 2 and not found["fused"], found
+        assert all(word in reason for reason in found if reason.startswith("because")), found
+        assert_close(sample(fast, steps=14), expected)
+        before = calls(model)
+        assert_close(sample(fast, steps=14), expected)
+        assert_fused(model, before)
 
 
 def scenario_a_replaced_method() -> None:
