@@ -5,9 +5,10 @@ Importing it imports torch and nothing else: no kernel library, no GPU, no host.
 
 from .compiled import CompiledModule, compile, uninstall
 from .config import CompileConfig
+from .operators import register_operators
 from .report import Report
 
-__all__ = ["CompileConfig", "CompiledModule", "Report", "compile", "compile_pipeline", "uninstall"]
+__all__ = ["CompileConfig", "CompiledModule", "Report", "compile", "compile_pipeline", "register_operators", "uninstall"]
 
 
 def compile_pipeline(pipeline, config=None):  # type: ignore[no-untyped-def]
