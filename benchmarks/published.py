@@ -1,0 +1,63 @@
+"""``python -m benchmarks.published FOLDER``: what others have published (published.csv, each row with its source) beside what was measured here.
+
+Reads FOLDER's comfy.csv and controlnet.csv, as ``docs/measured`` has them, and writes FOLDER/published.md, which
+``python -m benchmarks.publish FOLDER`` puts into the pages.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+PUBLISHED = Path(__file__).with_suffix(".csv")
+MODELS = ("SD1.5", "SDXL", "SD1.5 with a ControlNet")
+OURS = {"eager": "eager", "ours": "Fast Compile"}
+_ALLOCATOR = "cudaMallocAsync"  # ComfyUI's own
+
+
+def measured(folder: Path) -> dict[str, dict[str, float]]:
+    """Steps per second by provider and model, of whole sampling runs in ComfyUI; with a ControlNet of both models' forwards alone."""
+    found: dict[str, dict[str, float]] = {provider: {} for provider in OURS}
+    for row in _rows(folder / "comfy.csv"):
+        if row["allocator"] == _ALLOCATOR and row["variant"] in found:
+            found[row["variant"]][row["model"]] = int(row["steps"]) / float(row["sampling_s"])
+    for row in _rows(folder / "controlnet.csv"):
+        if row["provider"] in found:
+            found[row["provider"]]["SD1.5 with a ControlNet"] = 1000 / float(row["ms"])
+    return found
+
+
+def table(folder: Path) -> str:
+    """The Markdown."""
+    published, here = _rows(PUBLISHED), measured(folder)
+    lines = [f"| steps per second | | {' | '.join(MODELS)} |", f"|---|---|{'---|' * len(MODELS)}"]
+    lines += [f"| {row['framework']} | [published]({row['source']}), {row['gpu']} | {' | '.join(row[model] for model in MODELS)} |" for row in published]
+    for provider, name in OURS.items():
+        cells = [f"{here[provider][model]:.1f}" if model in here[provider] else "" for model in MODELS]
+        lines.append(f"| {name} | measured, {_machine(folder)} | {' | '.join(cells)} |")
+    notes = "Batch 1 with guidance, fp16, 512x512 and 1024x1024. Published: whole pipelines of diffusers. Measured: sampling in ComfyUI, and with a ControlNet "
+    return "\n".join(lines) + f"\n\n{notes}one step of both models.\n"
+
+
+def _machine(folder: Path) -> str:
+    row = _rows(folder / "comfy.csv")[0]
+    return f"{row['gpu']}, PyTorch {row['torch']}, {row['date']}"
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def main() -> None:
+    """Write the table."""
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    folder = Path(sys.argv[1])
+    (folder / "published.md").write_text(table(folder), "utf-8")
+    print(f"wrote {folder / 'published.md'}")
+
+
+if __name__ == "__main__":
+    main()
