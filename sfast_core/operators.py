@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from .capture import autocast_off
 from .ops import Op, all_ops
 from .target import Target, probed
 
@@ -30,13 +31,13 @@ def register_operators() -> None:
 
     An operator computes by the first kernel in order of preference that can, nothing is measured, and by its reference where none can. It runs on
     the current stream, in CUDA graphs, and under torch.compile and torch.export, which learn shapes and strides from the reference. It has
-    no gradient. A result that the reference doesn't compute anew, such as the sum of nothing, is a copy.
+    no gradient, and autocast doesn't change its dtypes. A result that the reference doesn't compute anew, such as the sum of nothing, is a copy.
     """
     for name, op in all_ops().items():
         if not hasattr(getattr(torch.ops, NAMESPACE), name):  # this package may be loaded under several names
             schema = _SCHEMAS.get(name) or torch.library.infer_schema(op.reference, mutates_args=())
-            operator = torch.library.custom_op(f"{NAMESPACE}::{name}", _fresh(_computed(op)), mutates_args=(), schema=schema)
-            operator.register_fake(_fresh(op.reference))
+            operator = torch.library.custom_op(f"{NAMESPACE}::{name}", _alone(_computed(op)), mutates_args=(), schema=schema)
+            operator.register_fake(_alone(op.reference))
 
 
 def _computed(op: Op) -> Callable[..., Any]:
@@ -67,12 +68,14 @@ def _on_meta(kind: type, shape: Sequence[int], stride: Sequence[int], dtype: tor
     return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
-def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, whose results share no memory with its arguments, as PyTorch asks of an operator."""
+def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` without autocast, and whose results share no memory with its arguments, as PyTorch asks of an operator."""
 
     def computed(*args: Any) -> Any:
         given = {tensor.untyped_storage()._cdata for tensor in _tensors(args)}
-        return _pytree.tree_map_only(torch.Tensor, lambda out: out.clone() if out.untyped_storage()._cdata in given else out, function(*args))
+        with autocast_off():
+            results = function(*args)
+        return _pytree.tree_map_only(torch.Tensor, lambda out: out.clone() if out.untyped_storage()._cdata in given else out, results)
 
     return computed
 

@@ -83,7 +83,7 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"choices", "native", "ops", "target"},
     "__main__": {"doctor", "report_file", "terminal"},
     "compiled": {"ahead", "config", "engine", "report"},
-    "operators": {"ops", "target"},
+    "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report"},
     "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "report", "runtime"},
 }

@@ -81,6 +81,12 @@ def test_no_result_shares_memory_with_an_argument() -> None:
     assert torch.equal(total, x) and total.data_ptr() != x.data_ptr()
 
 
+def test_autocast_changes_no_dtype() -> None:
+    """The kernels know nothing of it, and the references in their place must not either."""
+    with torch.autocast("cpu", torch.bfloat16):
+        assert operator("linear_geglu")(torch.randn(4, 16), torch.randn(32, 16), None).dtype == torch.float32
+
+
 def test_others_compilers_take_it_as_a_whole() -> None:
     graphs: list[torch.fx.GraphModule] = []
 
