@@ -48,6 +48,8 @@ ADVICE = (
     Advice("traced at nearly every call", "Another node changes the model, or one of its options, at each call.", _TAKE_IT_OUT),
     Advice("an input is empty", "A batch of nothing.", _NOTHING),
     Advice("a CUDA graph of its own", "Somebody else captures this very call.", _NOTHING),
+    Advice("has forward hooks", "Somebody else's code runs inside the model at each call.", "take the hooks off where you don't need them"),
+    Advice("keeps state from step to step", "A cache of diffusers' that leaves layers out at some steps.", "call disable_cache() where you don't need it"),
     Advice("it can't be traced", "The model does what a record can't hold, such as reading a value into Python.", _REPORT),
     Advice("it can't be fused", "The fused program failed, or its result was further from eager's than rounding explains.", _REPORT),
     Advice("the fused forward failed", "A kernel failed.", f"run `doctor`; {_REPORT}"),

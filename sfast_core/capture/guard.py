@@ -84,6 +84,8 @@ class StructureGuard:
         hooks = [hook for part in _HOOKS for hook in own[part].values()]
         if not is_root and self.hooked is None and not all(map(_transparent, hooks)):
             self.hooked = f"{path} has forward hooks"
+        if self.hooked is None and _keeps_state(own):
+            self.hooked = f"{path or 'it'} has a hook of diffusers' that keeps state from step to step"
 
     def _watch(self, path: str, part: str, now: dict[str, Any]) -> None:
         self._places.append((path, part))
@@ -231,6 +233,12 @@ def _plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(isinstance(key, _SIMPLE) and _plain(item) for key, item in value.items())
     return all(map(_plain, value)) if isinstance(value, (list, set, tuple)) else isinstance(value, _SIMPLE)
+
+
+def _keeps_state(own: dict[str, Any]) -> bool:
+    """Whether diffusers has put a cache around this module: what that computes depends on the steps before, not on the arguments alone."""
+    hooks = getattr(own.get("_diffusers_hook"), "hooks", None)
+    return isinstance(hooks, dict) and any(getattr(hook, "_is_stateful", False) for hook in hooks.values())
 
 
 def _transparent(hook: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,6 +202,15 @@ def test_hooks_that_were_there_before_are_told() -> None:
     assert guard.hooked == "down has forward hooks" and guard.changed() is None
     hook.remove()
     assert guard.changed() and StructureGuard(net).hooked is None
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_hooks_that_keep_state_are_told(stateful: bool) -> None:
+    """diffusers has its own kind of hooks, which are no forward hooks of PyTorch's."""
+    net = model()
+    hook = SimpleNamespace(_is_stateful=stateful)
+    net.down.__dict__["_diffusers_hook"] = SimpleNamespace(hooks={"cache": hook})
+    assert StructureGuard(net).hooked == ("down has a hook of diffusers' that keeps state from step to step" if stateful else None)
 
 
 def test_a_guard_below_a_module_keeps_no_module_alive() -> None:

@@ -140,6 +140,20 @@ def test_attention_processors_and_switches_of_the_unet() -> None:
     assert_fused(fast, unet="fuse_group_norm_act", vae_decoder=DECODER)
 
 
+def test_a_cache_from_step_to_step_runs_as_it_was() -> None:
+    """Which steps compute attention and which repeat what was computed is in its hooks, not in the arguments."""
+    cache = pytest.importorskip("diffusers.hooks").PyramidAttentionBroadcastConfig
+    asked = {"spatial_attention_block_skip_range": 2, "spatial_attention_timestep_skip_range": (0, 1000), "current_timestep_callback": lambda: 500}
+    twin, fast = tiny.flux(), compiled(tiny.flux())
+    steps: list[tuple[str, Step]] = [
+        ("on", lambda p: p.transformer.enable_cache(cache(**asked))),
+        ("off", lambda p: p.transformer.disable_cache()),
+    ]
+    assert_never_stale(steps, twin, fast, num_inference_steps=6, max_sequence_length=12)
+    report = reports(fast)["transformer"]
+    assert report.calls["fused"] and all("keeps state from step to step" in reason for reason in report.reasons), report.text()
+
+
 def test_the_scale_of_an_ip_adapter() -> None:
     twin, fast = tiny.sd(), compiled(tiny.sd())
     for pipeline in (twin, fast):
