@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+_LONGEST = 128
+
 
 class Backoff:
-    """Counts failures by key. After the n-th in a row the next 2^n - 2 calls are not to be tried.
+    """Counts failures by key. After the n-th in a row the next 2^n - 2 calls are not to be tried, at most 128."""
 
-    Args:
-        longest: at most so many.
-    """
-
-    def __init__(self, longest: int = 128) -> None:
-        self._longest = longest
+    def __init__(self) -> None:
         self._tries: dict[Hashable, int] = {}
         self._skips: dict[Hashable, int] = {}
         self._reasons: dict[Hashable, str] = {}
@@ -21,7 +18,7 @@ class Backoff:
     def failed(self, key: Hashable, reason: str) -> None:
         """Note a failure."""
         self._tries[key] = tries = self._tries.get(key, 0) + 1
-        self._skips[key] = min(self._longest, 2**tries - 2)
+        self._skips[key] = min(_LONGEST, 2**tries - 2)
         self._reasons[key] = reason
 
     def succeeded(self, key: Hashable) -> None:

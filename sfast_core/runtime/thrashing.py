@@ -9,7 +9,6 @@ from .backoff import Backoff
 
 _PAID = 8  # calls: what a trace takes is what some twenty of them gain
 _USELESS, _LITTLE_USE, _ALLOWED = 2, 1, 16  # 8 traces that served no call: as many prompts, each for a region of the picture, are new in one step
-_LONGEST = 512  # calls: SDXL is traced in a second and runs as it was in 70 ms, so that 3% of the time are lost at most
 
 
 @dataclass(eq=False)
@@ -23,12 +22,13 @@ class Tally:
 class Thrashing:
     """Counts, by a call's layout, the traces that served fewer than 8 calls before the next was made, and those twice that served none.
 
-    Behind 16 of them in a row calls run as they were, more of them each time, at most 512 between two traces.
+    Behind 16 of them in a row calls run as they were, more of them each time, at most 128 between two traces: a trace takes as long as some dozen
+    calls, and when the changes end no more than a few pictures are to be slow still.
     """
 
     def __init__(self) -> None:
         self._tallies: dict[Hashable, Tally] = {}
-        self._backoff = Backoff(_LONGEST)
+        self._backoff = Backoff()
 
     def traced(self, layout: Hashable, reason: str) -> Tally:
         """Note that a call of this layout is traced, and why the traces before it don't do. Returns where to count the calls that are served."""
