@@ -40,10 +40,11 @@ class StructureGuard:
     """The structure of a module at the time of a trace.
 
     Holds for every module below the root: its class and the methods in that, its children, an instance-level ``forward``, forward hooks,
-    ``training``, the dtype of its first parameter, of plain layers what steers them (how a convolution pads, the numbers that a host's own
-    kind of Linear has), and of other modules their attributes: simple ones and containers of simple ones (a LoRA's scales) by value, others
-    by identity (an attention processor, say). Tensors are the weight store's to watch. The root's own ``forward``, ``_forward`` and hooks
-    are its caller's business: they run around what is traced, or are put there for it. The root is held weakly.
+    ``training``, the dtype of its first parameter, which weights are None (a bias that a LoRA may bring), of plain layers what steers them
+    (how a convolution pads, the numbers that a host's own kind of Linear has), and of other modules their attributes: simple ones and
+    containers of simple ones (a LoRA's scales) by value, others by identity (an attention processor, say). Tensors are the weight store's
+    to watch. The root's own ``forward``, ``_forward`` and hooks are its caller's business: they run around what is traced, or are put
+    there for it. The root is held weakly.
 
     Attributes:
         hooked: why a trace of this module can't be trusted, or None: hooks may do anything besides computing.
@@ -59,6 +60,7 @@ class StructureGuard:
         self._leaves: list[tuple[str, dict[str, Any], tuple[str, ...]]] = []  # path, dict and the names of what steers it
         self._typed: list[dict[str, Any]] = []
         self._typed_names: list[str] = []
+        self._absent: list[tuple[str, dict[str, Any], str]] = []  # a layer's path, its parameters or buffers, and the name of one that is None
         self.hooked: str | None = None
         for path, module in root.named_modules():
             self._add(path, module, module is root)
@@ -77,6 +79,8 @@ class StructureGuard:
                 self._watch(path, part, own[part])
         else:
             self._watch(path, "", own)
+        for table in (module._parameters, module._buffers):
+            self._absent += [(path, table, name) for name, tensor in table.items() if tensor is None]
         name = next((name for name, parameter in module._parameters.items() if parameter is not None), None)
         if name is not None:
             self._typed.append(module._parameters)
@@ -110,6 +114,8 @@ class StructureGuard:
             self._glance = self._look()
         if self._dtypes_now() != self._dtypes:
             return "the dtype of a weight changed"
+        if came := next((f"{path}.{name}" for path, table, name in self._absent if table.get(name) is not None), None):
+            return f"{came.removeprefix('.')} is there now"
         root = self._root()
         return None if root is None else _attribute_change("", _of_root(root.__dict__), self._attributes)
 

@@ -57,7 +57,8 @@ def model() -> nn.Module:
     attention = net.blocks[0].attn1
     attention.processor, attention.scales, attention.table, attention.later = Processor(), {"lora": [1.0, 2.0]}, torch.ones(2), None
     net.res1.skip = nn.Sequential(LoraLinear(4, 4), nn.Dropout())
-    net.block, net.scaled = Block(), ScaledLinear(4, 4)
+    net.block, net.scaled = Block(), ScaledLinear(4, 4, bias=False)
+    net.block.register_buffer("bank", None)
     return net.eval()
 
 
@@ -84,6 +85,8 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "a block's class": set_attribute("block", "__class__", lambda: OtherBlock),
     "a plain layer's class": set_attribute("scaled", "__class__", lambda: nn.Linear),
     "a method of one block": set_attribute("block", "_forward", lambda: lambda x: x),
+    "a bias where there was none": set_attribute("scaled", "bias", lambda: nn.Parameter(torch.ones(4))),
+    "a buffer where there was none": lambda net: net.block._buffers.update(bank=torch.ones(2)),
     "a forward hook": lambda net: net.blocks[0].register_forward_hook(lambda *args: None),
     "a plain layer's hook": lambda net: net.conv_in.register_forward_pre_hook(lambda *args: None),
     "training": lambda net: net.blocks[0].train(),
