@@ -1,31 +1,24 @@
-"""Did what modules are change below a trace? Their classes, the methods in those, and the functions that methods call by name.
-
-Some replace a method for all layers at once, or the function that computes attention for all models.
-"""
+"""Did what modules are change below a trace? Their classes, and the methods in those: some replace a method for all layers at once."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 import weakref
-from collections.abc import Iterator
-from types import FunctionType, MappingProxyType, MethodType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import torch
 
 _METHODS = (FunctionType, staticmethod, classmethod, property)
-_FUNCTIONS = (FunctionType, MethodType, functools.partial)
 _SIMPLE = (bool, int, float, str, type(None), tuple, torch.dtype, torch.device)
 _GIVEN = (object, torch.nn.Module)  # nobody replaces what is in these
 
 
 class ClassGuard:
-    """The class of every module at the time of a trace, the methods and simple values in those classes, and the functions of their own files.
+    """The class of every module at the time of a trace, and the methods and simple values in those classes.
 
-    Asked at every call, like the structure's guard, and as that compares flat lists in C: 0.04 ms for SD1.5's UNet. The root is held weakly, what
-    is below it is held.
+    Asked at every call, like the structure's guard, and as that compares flat lists in C. The root is held weakly, what is below it is held.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
@@ -37,9 +30,6 @@ class ClassGuard:
         self._owners = list(dict.fromkeys(owner for cls in every for owner in cls.__mro__ if owner not in _GIVEN))
         self._spaces = list(map(vars, self._owners))
         self._then = [_methods(space) for space in self._spaces]
-        called = {(id(names), name): (names, name) for then in self._then for value in then.values() for names, name in _called(value)}
-        self._files, self._called = [names for names, _ in called.values()], [name for _, name in called.values()]
-        self._functions = self._functions_now()
         self._look()
 
     def changed(self) -> str | None:
@@ -51,11 +41,6 @@ class ClassGuard:
         if not all(map(operator.is_, classes, self._classes)):
             different = map(operator.is_not, classes, self._classes)
             return f"the class of {next(itertools.compress(self._paths, different))} changed"
-        functions = self._functions_now()
-        if not all(map(operator.is_, functions, self._functions)):
-            different = map(operator.is_not, functions, self._functions)
-            names, name = next(itertools.compress(zip(self._files, self._called, strict=True), different))
-            return f"{names.get('__name__')}.{name} changed"
         if list(map(len, self._spaces)) == self._sizes and all(map(operator.is_, self._values_now(), self._values)):
             return None
         now = [_methods(space) for space in self._spaces]
@@ -72,9 +57,6 @@ class ClassGuard:
         self._names = [name for then in self._then for name in then]
         self._values = self._values_now()
 
-    def _functions_now(self) -> list[Any]:
-        return list(map(dict.get, self._files, self._called))
-
     def _values_now(self) -> list[Any]:
         return list(map(MappingProxyType.get, self._tables, self._names))
 
@@ -84,14 +66,6 @@ def _methods(space: MappingProxyType[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in space.items() if isinstance(value, _METHODS) or (isinstance(value, _SIMPLE) and not name.startswith("_"))
     }
-
-
-def _called(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """The functions that a method calls by names of its file: the names there, and the one."""
-    method = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-    if isinstance(method, FunctionType):
-        names = method.__globals__
-        yield from ((names, name) for name in method.__code__.co_names if isinstance(names.get(name), _FUNCTIONS))
 
 
 def _same(now: Any, then: Any) -> bool:

@@ -36,16 +36,12 @@ class Base(nn.Module):
         return x
 
 
-def activation(x: torch.Tensor) -> torch.Tensor:
-    return x
-
-
 class Block(Base):
     factor = 1.0
     _uses = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return activation(self._forward(x)) * self.factor
+        return self._forward(x) * self.factor
 
 
 class OtherBlock(Block):
@@ -172,16 +168,6 @@ def test_what_steers_nothing_in_a_class_is_no_change(monkeypatch: pytest.MonkeyP
     guard = StructureGuard(model())
     monkeypatch.setattr(*KEPT_CLASSES[name], raising=False)
     assert guard.changed() is None and guard.changed() is None
-
-
-def test_a_function_that_a_method_calls_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As nodes replace a host's attention for all its models."""
-    guard = StructureGuard(model())
-    monkeypatch.setitem(globals(), "activation", lambda x: -x)
-    assert guard.changed() == guard.changed() == f"{__name__}.activation changed"
-    monkeypatch.undo()
-    monkeypatch.setitem(globals(), "model", lambda: None)
-    assert guard.changed() is None
 
 
 def test_the_roots_class() -> None:
