@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from .equality import SIMPLE, same
+
 _METHODS = (FunctionType, staticmethod, classmethod, property)
-_SIMPLE = (bool, int, float, str, type(None), tuple, torch.dtype, torch.device)
 _GIVEN = (object, torch.nn.Module)  # nobody replaces what is in these
 
 
@@ -46,7 +47,7 @@ class ClassGuard:
         now = [_methods(space) for space in self._spaces]
         for owner, after, before in zip(self._owners, now, self._then, strict=True):
             for name in {**before, **after}:
-                if not _same(after.get(name), before.get(name)):
+                if not same(after.get(name), before.get(name)):
                     return f"{owner.__qualname__}.{name} changed"
         self._look()  # what is different doesn't matter: take it over, so that the next call is quick again
         return None
@@ -64,9 +65,5 @@ class ClassGuard:
 def _methods(space: MappingProxyType[str, Any]) -> dict[str, Any]:
     """What is watched of a class."""
     return {
-        name: value for name, value in space.items() if isinstance(value, _METHODS) or (isinstance(value, _SIMPLE) and not name.startswith("_"))
+        name: value for name, value in space.items() if isinstance(value, _METHODS) or (isinstance(value, SIMPLE) and not name.startswith("_"))
     }
-
-
-def _same(now: Any, then: Any) -> bool:
-    return now is then or (isinstance(then, _SIMPLE) and type(now) is type(then) and bool(now == then))

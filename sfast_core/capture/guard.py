@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import operator
 import weakref
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from typing import Any
 import torch
 
 from .classes import ClassGuard
+from .equality import SIMPLE, equal, same
 
-_SIMPLE = (bool, int, float, str, type(None), tuple, torch.dtype, torch.device)
 _CONTAINERS = (list, dict, set)
 _FUNCTIONS = (FunctionType, MethodType, functools.partial)
 _LEAVES = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.Embedding)
@@ -60,7 +61,8 @@ class StructureGuard:
         self._leaves: list[tuple[str, dict[str, Any], tuple[str, ...]]] = []  # path, dict and the names of what steers it
         self._typed: list[dict[str, Any]] = []
         self._typed_names: list[str] = []
-        self._absent: list[tuple[str, dict[str, Any], str]] = []  # a layer's path, its parameters or buffers, and the name of one that is None
+        self._without: list[dict[str, Any]] = []  # parameters or buffers, with one that is None, and its name
+        self._absent: list[str] = []
         self.hooked: str | None = None
         for path, module in root.named_modules():
             self._add(path, module, module is root)
@@ -80,7 +82,9 @@ class StructureGuard:
         else:
             self._watch(path, "", own)
         for table in (module._parameters, module._buffers):
-            self._absent += [(path, table, name) for name, tensor in table.items() if tensor is None]
+            absent = [name for name, tensor in table.items() if tensor is None]
+            self._absent += absent
+            self._without += [table] * len(absent)
         name = next((name for name, parameter in module._parameters.items() if parameter is not None), None)
         if name is not None:
             self._typed.append(module._parameters)
@@ -114,8 +118,9 @@ class StructureGuard:
             self._glance = self._look()
         if self._dtypes_now() != self._dtypes:
             return "the dtype of a weight changed"
-        if came := next((f"{path}.{name}" for path, table, name in self._absent if table.get(name) is not None), None):
-            return f"{came.removeprefix('.')} is there now"
+        came = map(operator.is_not, map(dict.get, self._without, self._absent), itertools.repeat(None))
+        if new := next(itertools.compress(self._absent, came), None):
+            return f"a layer that had no {new} has one"
         root = self._root()
         return None if root is None else _attribute_change("", _of_root(root.__dict__), self._attributes)
 
@@ -154,7 +159,7 @@ class _Glance:
         return (
             list(map(len, self._sized)) == self._sizes
             and all(map(operator.is_, self._objects_now(), self._objects))
-            and _equal(list(map(dict.get, self._owners, self._attributes)), self._values)
+            and equal(list(map(dict.get, self._owners, self._attributes)), self._values)
         )
 
     def _objects_now(self) -> list[Any]:
@@ -202,15 +207,7 @@ def _objects(own: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 
 def _by_value(own: dict[str, Any], name: str) -> bool:
     """Whether an attribute of a module is compared by its value."""
-    return "_modules" in own and _watched(name, own[name]) and isinstance(own[name], (*_SIMPLE, *_CONTAINERS))
-
-
-def _equal(now: Any, then: Any) -> bool:
-    """Whether everything is the same object or compares equal; False where it can't be compared (arrays, tensors)."""
-    try:
-        return bool(now == then)
-    except Exception:
-        return False
+    return "_modules" in own and _watched(name, own[name]) and isinstance(own[name], (*SIMPLE, *_CONTAINERS))
 
 
 def _watched(name: str, value: Any) -> bool:
@@ -237,8 +234,8 @@ def _snapshot(own: dict[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> bool:
     """Whether a container holds nothing but simple values and containers of them."""
     if isinstance(value, dict):
-        return all(isinstance(key, _SIMPLE) and _plain(item) for key, item in value.items())
-    return all(map(_plain, value)) if isinstance(value, (list, set, tuple)) else isinstance(value, _SIMPLE)
+        return all(isinstance(key, SIMPLE) and _plain(item) for key, item in value.items())
+    return all(map(_plain, value)) if isinstance(value, (list, set, tuple)) else isinstance(value, SIMPLE)
 
 
 def _keeps_state(own: dict[str, Any]) -> bool:
@@ -285,4 +282,4 @@ def _same(now: Any, then: Any) -> bool:
         return True
     if isinstance(then, _CONTAINERS) and type(now) is type(then) and not (_plain(now) and _plain(then)):
         return not _plain(now) and not _plain(then)  # what such a container holds is not watched
-    return isinstance(then, (*_SIMPLE, *_CONTAINERS)) and type(now) is type(then) and _equal(now, then)
+    return same(now, then, (*SIMPLE, *_CONTAINERS))

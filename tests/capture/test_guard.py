@@ -170,6 +170,13 @@ def test_what_steers_nothing_in_a_class_is_no_change(monkeypatch: pytest.MonkeyP
     assert guard.changed() is None and guard.changed() is None
 
 
+def test_what_a_class_has_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Block, "pair", (torch.zeros(2), 1), raising=False)
+    guard = StructureGuard(model())
+    monkeypatch.setattr(Block, "pair", (torch.zeros(2), 1))
+    assert guard.changed() == "Block.pair changed"
+
+
 def test_the_roots_class() -> None:
     net = model()
     guard = StructureGuard(net)
