@@ -45,6 +45,7 @@ ADVICE = (
     Advice("its shapes keep changing", "A VAE or a text encoder sees ever new sizes.", "nothing: a size that comes again is traced"),
     Advice("it computes in float32", "A VAE in float32.", "start ComfyUI with --bf16-vae, if the VAE's pictures bear it"),
     Advice("not those of video and sound", "The VAE is not one of pictures.", _NOTHING),
+    Advice("signatures take turns", "More sizes and options come in turn than traces are kept.", "raise max_signatures in the settings"),
     Advice("traced at nearly every call", "Another node changes the model, or one of its options, at each call.", _TAKE_IT_OUT),
     Advice("an input is empty", "A batch of nothing.", _NOTHING),
     Advice("a CUDA graph of its own", "Somebody else captures this very call.", _NOTHING),

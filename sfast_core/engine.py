@@ -111,9 +111,10 @@ class Engine:
                 reason = variant.reason
             else:
                 try:
-                    variant.tally.served += 1
                     with self._store.pinned(device):
-                        return variant.graphed.run(signature.tensors, self.config)
+                        result = variant.graphed.run(signature.tensors, self.config)
+                    variant.tally.served += 1
+                    return result
                 except torch.cuda.OutOfMemoryError as error:
                     self._out_of_memory(error)
                     reason = OUT_OF_MEMORY
@@ -191,6 +192,7 @@ class Engine:
                 self._give_up(variant, failure)
             return result
         if isinstance(trace, Untraceable) and trace.passing:
+            traced_now()
             self._backoff.failed(signature.key, trace.reason)
             self.reporter.ran_eager(trace.reason)
             return result
@@ -257,7 +259,12 @@ class Engine:
     def _why_again(self, signature: Signature) -> str:
         """What is different from the calls that were traced before, should that happen again and again."""
         last = self._variants.last(signature.layout)
-        different = self._change if last is None else f"{difference(signature.key, last)} is another"
+        if last is not None:
+            different = f"{difference(signature.key, last)} is another"
+        elif self._variants.full(self.config.max_signatures):
+            different = f"more than {self.config.max_signatures} signatures take turns"
+        else:
+            different = self._change
         return f"it would be traced at nearly every call: {different}"
 
     def _try_later(self, key: Hashable, reason: str) -> None:

@@ -44,6 +44,10 @@ class Variants:
         """The key of the one with this layout that was used last, or None."""
         return next((key for key, variant in reversed(self._variants.items()) if variant.layout == layout), None)
 
+    def full(self, at_most: int) -> bool:
+        """Whether one more would make the oldest go."""
+        return len(self._variants) >= at_most
+
     def add(self, key: Hashable, variant: Variant, at_most: int) -> None:
         """Keep one more, and let the oldest go where there would be more than ``at_most``."""
         self._variants[key] = variant

@@ -219,6 +219,25 @@ def test_what_is_different_at_each_call_is_not_traced_for_ever(name: str) -> Non
     assert calls(handle)["traced"] == 14 and calls(handle)["fused"] > 0
 
 
+def test_a_call_that_changes_its_module_and_an_option_is_not_recorded_for_ever() -> None:
+    def counted(net: Any, x: torch.Tensor, options: Any = None) -> torch.Tensor:
+        net.calls = getattr(net, "calls", 0) + 1
+        result: torch.Tensor = net.lin(x)
+        return result
+
+    handle = compiled(Forward(counted, lin=nn.Linear(4, 4)))
+    for step in range(40):
+        check(handle, torch.randn(2, 4), {"step": step})
+    assert any("at nearly every call" in reason for reason in reasons(handle)), reasons(handle)
+
+
+def test_signatures_that_push_each_other_out_are_named() -> None:
+    handle = compiled(Forward(lambda net, x: net.lin(x), lin=nn.Linear(4, 4)), max_signatures=2)
+    for call in range(60):
+        check(handle, torch.randn(1 + call % 3, 4))
+    assert set(reasons(handle)) == {"it would be traced at nearly every call: more than 2 signatures take turns"}
+
+
 def test_a_few_options_that_come_again_are_all_traced_at_once() -> None:
     """As many prompts, each for a region of the picture."""
     handle = compiled(Forward(lambda net, x, options=None: net.lin(x) * options, lin=nn.Linear(4, 4)))

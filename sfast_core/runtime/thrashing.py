@@ -22,8 +22,8 @@ class Tally:
 class Thrashing:
     """Counts, by a call's layout, the traces that served fewer than 8 calls before the next was made, and those twice that served none.
 
-    Behind 16 of them in a row calls run as they were, more of them each time, at most 128 between two traces: a trace takes as long as some dozen
-    calls, and when the changes end no more than a few pictures are to be slow still.
+    Behind 16 of them in a row the next trace is the last for a while: then calls run as they were, more of them each time, at most 128 between two
+    traces. A trace takes as long as some dozen calls, and when the changes end no more than a few pictures are to be slow still.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ def traces(thrashing: Thrashing, calls: int, serve: int = 0, layout: str = "a") 
     return traced
 
 
-def test_nine_in_a_row_and_then_ever_fewer() -> None:
+def test_ten_in_a_row_and_then_ever_fewer() -> None:
     found = traces(Thrashing(), 4000)
     gaps = [later - earlier - 1 for earlier, later in zip(found, found[1:], strict=False)]
     assert gaps[:15] == [0] * 9 + [2, 6, 14, 30, 62, 126] and set(gaps[15:]) == {128}
