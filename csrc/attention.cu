@@ -2,9 +2,10 @@
 #include <algorithm>
 
 #include "attention_kernel.cuh"
-#include "halves.cuh"
 
 #if CUDART_VERSION >= 12000
+
+#include "halves.cuh"
 
 namespace sfast {
 namespace {

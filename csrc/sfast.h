@@ -106,7 +106,7 @@ SFAST_API int32_t sfast_attention_status(void);
 //   half_cut   null; or for the first half of the images alone, of which there are an even number: where q, k and v of the second half are
 //              the same bit for bit, the first half's result is computed and written twice
 //   differ     with half_cut: 4 bytes on the device, aligned to as many, that become 0 where they are the same and 1 otherwise
-// Otherwise it returns an error and nothing is queued.
+// Otherwise it returns an error and nothing is written to out.
 SFAST_API int32_t sfast_attention(
     const void* q, const int64_t* q_strides,
     const void* k, const int64_t* k_strides,

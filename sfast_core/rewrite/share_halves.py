@@ -29,10 +29,10 @@ def share_halves(graph: Graph, has_impl: HasImpl) -> int:
     shared = 0
     for node in calls_of(graph, attention) if of_prompts else ():
         q, k, v, mask, is_causal, scale = node.args
-        if value(q).dim() != 4:
+        if node in of_prompts or mask is not None or is_causal or value(q).dim() != 4:
             continue
         batch, heads, queries, _ = shape(q)
-        if node in of_prompts or mask is not None or is_causal or batch * heads * queries * shape(k)[2] < _FEWEST:
+        if batch * heads * queries * shape(k)[2] < _FEWEST:
             continue
         if has_impl(attention_of_halves, *metas((q, k, v, scale))):
             replace(node, insert_as(node, value(node), attention_of_halves, q, k, v, scale))

@@ -42,6 +42,7 @@ FORWARDS: dict[str, tuple[Function, int]] = {
     "a block": (block, 1),
     "causal": (lambda net, *args: block(net, *args, is_causal=True), 0),
     "masked": (lambda net, x, t, p: block(net, x, t, p, attn_mask=tokens(x)[:, None, :, :1]), 0),
+    "one query for several heads": (lambda net, x, t, p: (F.scaled_dot_product_attention(tokens(x), *[tokens(x)[:, None].repeat(1, 2, 1, 1)] * 2), p * 2), 0),
     "a prompt in the embedding": (lambda net, x, t, p: block(net, x, t + p.mean((1, 2)), p), 0),
     "without a look at the prompt": (lambda net, x, t, p: (attend(tokens(x), tokens(x)), p * 2), 1),
 }
