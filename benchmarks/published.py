@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 PUBLISHED = Path(__file__).with_suffix(".csv")
-MODELS = ("SD1.5", "SDXL", "SD1.5 with a ControlNet")
+CONTROLNET = "SD1.5 with a ControlNet"
+MODELS = ("SD1.5", "SDXL", CONTROLNET)
 OURS = {"eager": "eager", "ours": "Fast Compile"}
 _ALLOCATOR = "cudaMallocAsync"  # ComfyUI's own
 
@@ -24,25 +25,26 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
             found[row["variant"]][row["model"]] = int(row["steps"]) / float(row["sampling_s"])
     for row in _rows(folder / "controlnet.csv"):
         if row["provider"] in found:
-            found[row["provider"]]["SD1.5 with a ControlNet"] = 1000 / float(row["ms"])
+            found[row["provider"]][CONTROLNET] = 1000 / float(row["ms"])
     return found
 
 
 def table(folder: Path) -> str:
     """The Markdown."""
-    published, here = _rows(PUBLISHED), measured(folder)
+    published, here, machine = _rows(PUBLISHED), measured(folder), _machine(folder)
     lines = [f"| steps per second | | {' | '.join(MODELS)} |", f"|---|---|{'---|' * len(MODELS)}"]
     lines += [f"| {row['framework']} | [published]({row['source']}), {row['gpu']} | {' | '.join(row[model] for model in MODELS)} |" for row in published]
     for provider, name in OURS.items():
         cells = [f"{here[provider][model]:.1f}" if model in here[provider] else "" for model in MODELS]
-        lines.append(f"| {name} | measured, {_machine(folder)} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | measured, {machine} | {' | '.join(cells)} |")
     notes = "Batch 1 with guidance, fp16, 512x512 and 1024x1024. Published: whole pipelines of diffusers. Measured: sampling in ComfyUI, and with a ControlNet "
     return "\n".join(lines) + f"\n\n{notes}one step of both models.\n"
 
 
 def _machine(folder: Path) -> str:
-    row = _rows(folder / "comfy.csv")[0]
-    return f"{row['gpu']}, PyTorch {row['torch']}, {row['date']}"
+    """Of both tables' rows, one behind the other where they differ."""
+    rows = [row for name in ("comfy.csv", "controlnet.csv") for row in _rows(folder / name)]
+    return " and ".join(dict.fromkeys(f"{row['gpu']}, PyTorch {row['torch']}, {row['date']}" for row in rows))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

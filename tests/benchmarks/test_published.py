@@ -13,9 +13,9 @@ SDXL,cudaMallocAsync,eager,30,3.0,A GPU,2.11.0,2026-01-01
 SDXL,cudaMallocAsync,ours,30,0.8,A GPU,2.11.0,2026-01-01
 SDXL,native,ours,30,0.1,A GPU,2.11.0,2026-01-01
 """
-CONTROLNET = """provider,ms
-compile,9.0
-ours,8.0
+CONTROLNET = """provider,ms,gpu,torch,date
+compile,9.0,A GPU,2.11.0,2026-01-01
+ours,8.0,A GPU,2.11.0,2026-01-01
 """
 
 
