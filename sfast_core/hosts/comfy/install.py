@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import torch
+
 from ...ahead import prepare
 from ...config import CompileConfig
 from ...report import Report, versions
+from ..states import States
 from .events import status_of_this_node
 from .in_place import with_patches_in_place
 from .options import options_of
@@ -43,20 +45,21 @@ class FastCompileWrapper:
 
 
 #: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
-_STATES: weakref.WeakKeyDictionary[Any, HookedState] = weakref.WeakKeyDictionary()
+_STATES: States[HookedState] = States()
 _LOCK = threading.Lock()
 
 
-def state_of(key: Any, config: CompileConfig, make: Callable[[], HookedState]) -> HookedState | None:
+def state_of(module: torch.nn.Module, config: CompileConfig, make: Callable[[], HookedState]) -> HookedState | None:
     """The state of this module under this config, made where there is none; None for a module that can't have one."""
     with _LOCK:
-        before = _STATES.get(key)
+        before = _STATES.get(module)
         if before is not None and before.config == config:
             return before
         try:
-            state = _STATES[key] = make()
+            state = make()
+            _STATES.put(module, state)
         except Exception as error:
-            log.warning("Fast Compile: a %s can't be compiled and runs as it was; please report it: %s: %s", type(key).__name__, type(error).__name__, error)
+            log.warning("Fast Compile: a %s can't be compiled and runs as it was; please report it: %s: %s", type(module).__name__, type(error).__name__, error)
             return None
     if before is not None:  # not under the lock: it waits for a call that may be running
         before.close()
@@ -66,7 +69,7 @@ def state_of(key: Any, config: CompileConfig, make: Callable[[], HookedState]) -
 def states() -> list[HookedState]:
     """The compiled state of every model and part that is alive."""
     with _LOCK:
-        return list(_STATES.values())
+        return _STATES.all()
 
 
 def report(of: Sequence[HookedState] | None = None) -> Report:

@@ -73,7 +73,7 @@ def fresh_state(model: Any) -> Iterator[None]:
     """
     base_model = model.model
     with install._LOCK:
-        before = install._STATES.pop(base_model, None)
+        before = install._STATES.pop(base_model)
     if before is not None:
         before.engine.restore()
         if before._watch is not None:  # it would take the weights of the other state for its own
@@ -83,9 +83,9 @@ def fresh_state(model: Any) -> Iterator[None]:
         yield
     finally:
         with install._LOCK:
-            ours = install._STATES.pop(base_model, None)
+            ours = install._STATES.pop(base_model)
             if before is not None:
-                install._STATES[base_model] = before
+                install._STATES.put(base_model, before)
         if ours is not None:
             ours.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ import torch
 from ... import ahead
 from ...config import CompileConfig
 from ...report import Report, read_while_counting, versions
+from ..states import States
 from . import forge
 from .hooks import Hook
 from .parts import Part, parts_of, unet_of
@@ -29,7 +29,7 @@ class Accelerator:
     """The compiled states of the webui's models, and the hooks on those in use. Nothing but ``read`` raises into the webui."""
 
     def __init__(self) -> None:
-        self._states: weakref.WeakKeyDictionary[torch.nn.Module, ModuleState] = weakref.WeakKeyDictionary()
+        self._states: States[ModuleState] = States()
         self._unet: Hook | None = None
         self._parts: list[Hook] = []
         self._wanted: frozenset[str] = frozenset()  # the parts
@@ -142,7 +142,7 @@ class Accelerator:
     def states(self) -> list[ModuleState]:
         """The compiled state of every model that is alive, UNets first."""
         with self._lock:
-            return sorted(self._states.values(), key=lambda state: not isinstance(state, UnetState))
+            return sorted(self._states.all(), key=lambda state: not isinstance(state, UnetState))
 
     def report(self) -> Report:
         """What happened to every model that is alive."""
@@ -162,7 +162,8 @@ class Accelerator:
                 return before
             if before is not None:
                 before.close()
-            state = self._states[module] = make()
+            state = make()
+            self._states.put(module, state)
             return state
 
 

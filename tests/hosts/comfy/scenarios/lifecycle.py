@@ -114,6 +114,25 @@ def scenario_nothing_is_left_when_models_go() -> None:
         gc.enable()
 
 
+def scenario_nothing_is_left_when_a_layer_knows_its_model() -> None:
+    """Another node's function in a layer may know the patcher; it is part of what is compared at each call, so the compiled state knows it too."""
+    model = load("sd3")
+    layer = next(module for module in model.model.diffusion_model.modules() if isinstance(module, torch.nn.LayerNorm))
+
+    def forward(x: torch.Tensor, model: Any = model, before: Any = layer.forward) -> torch.Tensor:
+        return before(x) * (1 if model.model is not None else 0)
+
+    layer.forward = forward
+    fast = fast_compile.apply(model)
+    sample(fast), sample(fast)
+    assert_fused(model)
+    alive = weakref.ref(model.model)
+    del model, fast, layer, forward
+    comfy.model_management.unload_all_models()
+    gc.collect()
+    assert alive() is None and fast_compile.states() == []
+
+
 def scenario_unloaded_and_loaded_again() -> None:
     model = load("sd15")
     fast = fast_compile.apply(model)
