@@ -1,6 +1,7 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
+from .called import stands_for
 from .eligible import device_of
 from .errors import CaptureError
 from .guard import StructureGuard
@@ -27,4 +28,5 @@ __all__ = [
     "record",
     "recording",
     "snapshot",
+    "stands_for",
 ]

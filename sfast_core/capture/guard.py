@@ -7,22 +7,20 @@ each module is looked at more closely. SD1.5's UNet, 850 modules: 0.35 ms; compa
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import operator
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
+from .called import FUNCTIONS
 from .classes import ClassGuard
-from .equality import SIMPLE, equal, same
+from .equality import CONTAINERS, SIMPLE, equal, plain, unchanged
+from .objects import ObjectGuard, functions_of, objects_of
 
-_CONTAINERS = (list, dict, set)
-_FUNCTIONS = (FunctionType, MethodType, functools.partial)
 _LEAVES = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.Embedding)
 #: What steers such a layer besides its weights. Seamless tiling sets a convolution's padding, or replaces what pads.
 _STEERING: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -43,8 +41,8 @@ class StructureGuard:
     Holds for every module below the root: its class and the methods in that, its children, an instance-level ``forward``, forward hooks,
     ``training``, the dtype of its first parameter, which weights are None (a bias that a LoRA may bring), of plain layers what steers them
     (how a convolution pads, the numbers that a host's own kind of Linear has), and of other modules their attributes: simple ones and
-    containers of simple ones (a LoRA's scales) by value, others by identity (an attention processor, say). Tensors are the weight store's
-    to watch. The root's own ``forward``, ``_forward`` and hooks are its caller's business: they run around what is traced, or are put
+    containers of simple ones (a LoRA's scales) by value, others by identity (an attention processor, whose own attributes are watched
+    alike). Holds also for the functions that all this code calls by name. Tensors are the weight store's to watch. The root's own ``forward``, ``_forward`` and hooks are its caller's business: they run around what is traced, or are put
     there for it. The root is held weakly.
 
     Attributes:
@@ -64,9 +62,15 @@ class StructureGuard:
         self._without: list[dict[str, Any]] = []  # parameters or buffers, with one that is None, and its name
         self._absent: list[str] = []
         self.hooked: str | None = None
+        functions: list[Any] = []  # that modules have of their own
+        kept: list[tuple[str, Any]] = []  # objects that are no modules, and where
         for path, module in root.named_modules():
             self._add(path, module, module is root)
-        self._classes = ClassGuard(root)
+            own = _of_root(module.__dict__) if module is root else module.__dict__
+            functions += functions_of(own)
+            kept += objects_of(f"{path}." if path else "", own)
+        self._classes = ClassGuard(root, {type(value) for _, value in kept}, functions)
+        self._objects = ObjectGuard(kept, self._classes.used)
         self._leaf_state, self._dtypes = self._leaves_now(), self._dtypes_now()
         self._glance = self._look()
 
@@ -102,7 +106,7 @@ class StructureGuard:
 
     def changed(self) -> str | None:
         """What changed since the trace, in words, or None."""
-        if change := self._classes.changed():
+        if change := self._classes.changed() or self._objects.changed():
             return change
         if not self._glance.same():
             for (path, part), now, then in zip(self._places, self._now, self._then, strict=True):
@@ -207,12 +211,12 @@ def _objects(own: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 
 def _by_value(own: dict[str, Any], name: str) -> bool:
     """Whether an attribute of a module is compared by its value."""
-    return "_modules" in own and _watched(name, own[name]) and isinstance(own[name], (*SIMPLE, *_CONTAINERS))
+    return "_modules" in own and _watched(name, own[name]) and isinstance(own[name], (*SIMPLE, *CONTAINERS))
 
 
 def _watched(name: str, value: Any) -> bool:
     """Whether an attribute counts: a public one, or one that is code (a block's ``_forward``). ``forward`` itself is looked at apart."""
-    return name in _PRIVATE or (name != "forward" and (not name.startswith("_") or isinstance(value, _FUNCTIONS)))
+    return name in _PRIVATE or (name != "forward" and (not name.startswith("_") or isinstance(value, FUNCTIONS)))
 
 
 def _of_root(own: dict[str, Any]) -> dict[str, Any]:
@@ -226,16 +230,9 @@ def _snapshot(own: dict[str, Any]) -> dict[str, Any]:
     for name, value in own.items():
         if name in _CONTENTS:
             then[name] = dict(value)
-        elif isinstance(value, _CONTAINERS) and _watched(name, value) and _plain(value):
+        elif isinstance(value, CONTAINERS) and _watched(name, value) and plain(value):
             then[name] = copy.deepcopy(value)
     return then
-
-
-def _plain(value: Any) -> bool:
-    """Whether a container holds nothing but simple values and containers of them."""
-    if isinstance(value, dict):
-        return all(isinstance(key, SIMPLE) and _plain(item) for key, item in value.items())
-    return all(map(_plain, value)) if isinstance(value, (list, set, tuple)) else isinstance(value, SIMPLE)
 
 
 def _keeps_state(own: dict[str, Any]) -> bool:
@@ -270,16 +267,6 @@ def _part_change(path: str, part: str, now: dict[str, Any], then: dict[str, Any]
 def _attribute_change(prefix: str, now: dict[str, Any], then: dict[str, Any]) -> str | None:
     for name in {**then, **now}:
         after, before = now.get(name), then.get(name)
-        if (_watched(name, after) or _watched(name, before)) and not _same(after, before):
+        if (_watched(name, after) or _watched(name, before)) and not unchanged(after, before):
             return f"{prefix}{name} changed"
     return None
-
-
-def _same(now: Any, then: Any) -> bool:
-    if now is then:
-        return True
-    if isinstance(now, torch.Tensor) and isinstance(then, torch.Tensor):
-        return True
-    if isinstance(then, _CONTAINERS) and type(now) is type(then) and not (_plain(now) and _plain(then)):
-        return not _plain(now) and not _plain(then)  # what such a container holds is not watched
-    return same(now, then, (*SIMPLE, *_CONTAINERS))

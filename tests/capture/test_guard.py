@@ -19,6 +19,13 @@ from tests.models import UNet
 class Processor:
     """What diffusers' attention layers keep in an attribute."""
 
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale, self.scales, self.calls, self.seen = scale, [1.0], 0, torch.zeros(1)
+        self.inner: Any = torch.neg
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale * getattr(self, "scales", ())[0] + self.seen
+
 
 class LoraLinear(nn.Linear):
     """A host's own Linear that may be given a child later."""
@@ -48,12 +55,17 @@ class OtherBlock(Block):
     pass
 
 
+def closing_over(processor: Processor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: processor(x)
+
+
 def model() -> nn.Module:
     net = UNet()
     attention = net.blocks[0].attn1
     attention.processor, attention.scales, attention.table, attention.later = Processor(), {"lora": [1.0, 2.0]}, torch.ones(2), None
     net.res1.skip = nn.Sequential(LoraLinear(4, 4), nn.Dropout())
     net.block, net.scaled = Block(), ScaledLinear(4, 4, bias=False)
+    net.blocks[1].attn1.forward, net.blocks[1].attn2.forward = Processor(3.0).__call__, closing_over(Processor(3.0))
     net.block.register_buffer("bank", None)
     return net.eval()
 
@@ -92,6 +104,12 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "a number that was None": set_attribute("blocks.0.attn1", "later", 4),
     "a processor": set_attribute("blocks.0.attn1", "processor", Processor),
     "a number in a dict's list": lambda net: net.blocks[0].attn1.scales["lora"].append(3.0),
+    "a number of a processor": lambda net: setattr(net.blocks[0].attn1.processor, "scale", 2.0),
+    "a number in a processor's list": lambda net: net.blocks[0].attn1.processor.scales.append(2.0),
+    "a function that a processor keeps": lambda net: setattr(net.blocks[0].attn1.processor, "inner", torch.abs),
+    "an attribute of a processor gone": lambda net: delattr(net.blocks[0].attn1.processor, "scale"),
+    "a number of the object that a forward belongs to": lambda net: setattr(net.blocks[1].attn1.forward.__self__, "scale", 2.0),
+    "a number of an object that a forward knows": lambda net: setattr(net.blocks[1].attn2.forward.__closure__[0].cell_contents, "scale", 2.0),
     "an attribute added": set_attribute("blocks.0", "added", 1),
     "an attribute gone": lambda net: delattr(net.blocks[0].attn1, "processor"),
     "a method of the root": set_attribute("", "_embed", lambda: lambda *args: None),
@@ -107,6 +125,7 @@ CHANGES_OF_CLASSES: dict[str, tuple[type, str, Any]] = {
     "a static method": (Block, "helper", staticmethod(lambda x: x)),
     "a number": (Block, "factor", 3.0),
     "a plain layer's forward": (nn.Conv2d, "_conv_forward", lambda self, x, weight, bias: x),
+    "a processor's": (Processor, "__call__", lambda self, x: x),
     "the root's class": (UNet, "forward", lambda self, x: x),
 }
 KEPT_CLASSES: dict[str, tuple[type, str, Any]] = {
@@ -125,6 +144,9 @@ KEPT: dict[str, Callable[[nn.Module], Any]] = {
     "a parameter": set_attribute("blocks.0.norm1", "weight", lambda: nn.Parameter(torch.zeros(32))),
     "values": lambda net: net.requires_grad_(False).conv_in.weight.zero_(),
     "an attribute that went and came": lambda net: setattr(net.res1.skip[1], "p", net.res1.skip[1].__dict__.pop("p")),
+    "an equal number of a processor": lambda net: setattr(net.blocks[0].attn1.processor, "scale", float("1.0")),
+    "what no code reads in a processor": lambda net: setattr(net.blocks[0].attn1.processor, "calls", 1),
+    "a tensor of a processor": lambda net: setattr(net.blocks[0].attn1.processor, "seen", torch.ones(1)),
     "a tensor": set_attribute("blocks.0.attn1", "table", lambda: torch.zeros(2)),
     "the root's own forward": set_attribute("", "forward", lambda: lambda *args: None),
     "the root's own private one": set_attribute("", "_forward", lambda: lambda *args: None),

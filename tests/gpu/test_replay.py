@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import sfast_core
+from sfast_core.native import load
 from sfast_core.runtime.graphs import device_graphs
 
 pytestmark = pytest.mark.gpu
@@ -98,6 +99,20 @@ def test_other_shapes(pair: tuple[Any, Any], height: int, width: int, batch: int
         check(fast, twin, inputs(height, width, batch, tokens))
         check(fast, twin, inputs())
     assert len(fast.engine.report.signatures) == 2 or (height, width, batch, tokens) == (32, 32, 2, 77)
+
+
+def test_guidances_halves_and_others(pair: tuple[Any, Any]) -> None:
+    """Two prompts for the same images, then for others, in any order: one graph, and the same bits for the same call."""
+    fast, twin = pair
+    guided, others = inputs(64, 64, 4), inputs(64, 64, 4)
+    guided[0][2:] = guided[0][:2]
+    first = [fast(*call)[0] for call in (guided, others)]
+    for call, before in zip((guided, others, others, guided), (*first, *reversed(first)), strict=True):
+        check(fast, twin, call)
+        assert torch.equal(fast(*call)[0], before)
+    (signature,) = fast.engine.report.signatures
+    if load.why_not(DEVICE, "sfast_attention_status") is None:
+        assert signature.passes["share_halves"] > 0
 
 
 def test_weights_changed_in_place_and_replaced(pair: tuple[Any, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from sfast_core.native import load
 from sfast_core.ops.attention import cuda_impl
 from sfast_core.ops.attention.cut import WARPGROUPS
 from sfast_core.ops.attention_of_halves import OP
+from sfast_core.runtime.graphs import CudaBackend
 from tests.targets import H100
 
 
@@ -65,6 +68,36 @@ def test_one_other_element_and_all_is_computed(head: int, where: int, at: tuple[
     operands[where][2:][at][-1] = -0.0
     found, differ = _launch(operands)
     assert differ == 1 and torch.equal(found, cuda_impl.launch(*operands))
+
+
+@pytest.mark.gpu
+def test_two_in_one_graph_look_each_for_itself() -> None:
+    """As the engine captures: what an op finds goes into a counter of its own, all of which are zeroed in front of the graph."""
+    device = torch.device("cuda", 0)
+    if reason := load.why_not(device, "sfast_attention_status"):
+        pytest.skip(reason)
+    both = [_operands(40, 2, 8, 1024), _operands(64, 2, 5, 1001)]
+    into = [torch.empty_like(OP.impls[0].launch(*operands)) for operands in both]
+
+    def run() -> None:
+        for operands, out in zip(both, into, strict=True):
+            out.copy_(OP.impls[0].launch(*operands))
+
+    replay = CudaBackend(device).capture(run)
+    same = [[x.clone() for x in operands] for operands in both]
+    for changes in itertools.product((None, 1.0, -0.0, float("nan")), repeat=2):
+        for operands, before, change in zip(both, same, changes, strict=True):
+            for x, y in zip(operands, before, strict=True):
+                x.copy_(y)
+            if change is not None:
+                operands[1][1, -1, -1, -1] = change  # a key's last element, of the second half
+        replay.replay()
+        for out, operands, change in zip(into, both, changes, strict=True):
+            one = cuda_impl.launch(*(x[:1] for x in operands))
+            expected = cuda_impl.launch(*operands) if change is not None else torch.cat([one, one])
+            assert torch.equal(out.nan_to_num(7.0), expected.nan_to_num(7.0))
+            assert bool(out[1].isnan().any()) == (change is not None and change != change) and not out[0].isnan().any()
+    replay.release()
 
 
 @pytest.mark.gpu

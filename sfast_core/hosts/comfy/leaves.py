@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...capture import Recorder
+from ...capture import Recorder, stands_for
 
 #: One recording at a time: two that overlap would put each other's functions back.
 _LOCK = threading.RLock()
@@ -43,8 +43,10 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
             with recorder.paused():
                 return uncast(*args, **kwargs)
 
+        stands_for(named_cast, cast)
         comfy.ops.cast_bias_weight = named_cast
         if uncast is not None:
+            stands_for(unrecorded_uncast, uncast)
             comfy.ops.uncast_bias_weight = unrecorded_uncast
         try:
             yield

@@ -200,21 +200,32 @@ def scenario_blocks_of_another_class() -> None:
     assert_fused(model, before)
 
 
-def scenario_a_method_replaced_for_a_class() -> None:
-    from comfy.ldm.modules.attention import FeedForward
-
+def _replaced_for_all(place: Any, name: str) -> None:
+    """What every model computes with gives half of what it gave."""
     model, twin = _models()
     fast = fast_compile.apply(model)
-    plain, own = sample(fast), FeedForward.forward
-    FeedForward.forward = lambda self, x: own(self, x) * 0.5
+    plain, own = sample(fast), getattr(place, name)
+    setattr(place, name, lambda *args, **options: own(*args, **options) * 0.5)
     try:
         before, expected = calls(model), sample(twin)
         assert_differs(expected, plain)
         assert_close(sample(fast), expected), assert_close(sample(fast), expected)
         assert_fused(model, before)
     finally:
-        FeedForward.forward = own
+        setattr(place, name, own)
     assert_close(sample(fast), plain)
+
+
+def scenario_a_method_replaced_for_a_class() -> None:
+    from comfy.ldm.modules.attention import FeedForward
+
+    _replaced_for_all(FeedForward, "forward")
+
+
+def scenario_a_function_replaced_for_all_models() -> None:
+    import comfy.ldm.modules.attention
+
+    _replaced_for_all(comfy.ldm.modules.attention, "optimized_attention")
 
 
 def _counted_in_a_block(inner: Any, call: dict[str, Any], step: int) -> None:
