@@ -98,10 +98,12 @@ class Engine:
         graphs = device_graphs(device)
         with graphs.lock if graphs else self._lock:
             self._move_to(graphs, device)
-            if change := self._tracer.changed():
-                self._trace_again(change)
             first_call = lambda: self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)  # noqa: E731
             variant = self._variants.take(signature.key)
+            replayed = self._replay_ahead(variant, signature, device)
+            if change := self._tracer.changed():
+                self._trace_again(change)
+                variant = None
             if variant is None:
                 waiting = self._waiting(signature)
                 if waiting is None:
@@ -112,7 +114,7 @@ class Engine:
             else:
                 try:
                     with self._store.pinned(device):
-                        result = variant.graphed.run(signature.tensors, self.config)
+                        result = variant.graphed.run(signature.tensors, self.config, replayed)
                     variant.tally.served += 1
                     return result
                 except torch.cuda.OutOfMemoryError as error:
@@ -131,6 +133,21 @@ class Engine:
                     reason = f"the fused forward failed: {type(error).__name__}: {error}"
                     self._give_up(variant, reason)
         return self.run_eager(reason, eager)
+
+    def _replay_ahead(self, variant: Variant | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
+        """What the signature's graph makes of this call, before it is known whether that may be used; None where no graph may run.
+
+        To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would wait where the host has
+        just waited for the GPU. The graph writes to memory of its own alone, and it reads no memory of others.
+        """
+        if variant is None or variant.graphed is None or not variant.graphed.ready():
+            return None
+        try:
+            with self._store.pinned(device):
+                return variant.graphed.replay(signature.tensors)
+        except Exception:  # found again, and said, where the call goes on as if this had not been tried
+            log.debug("while replaying %s ahead", self.report.name, exc_info=True)
+            return None
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""

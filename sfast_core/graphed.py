@@ -78,8 +78,13 @@ class GraphedProgram:
         self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
         return self._outputs.build(self.program.deliver(results))
 
-    def run(self, inputs: list[torch.Tensor], config: CompileConfig) -> Any:
+    def run(self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None) -> Any:
         """A call's result for ``inputs``, by its graph where ``config`` wants one by now.
+
+        Args:
+            inputs: the call's.
+            config: asked for graphs.
+            replayed: what :meth:`replay` has made of these inputs, if it was asked. It is taken if the graph reads the module's weights.
 
         Raises:
             ReferenceError: a weight is gone.
@@ -87,19 +92,30 @@ class GraphedProgram:
             WeightsReshaped: a weight isn't of the shape that the program was made for.
         """
         self._report.calls += 1
-        if self._captured is None or not self._still_good(self._captured):
-            if self._wants_graph(config):
-                self._capture(inputs, config.graph_budget_bytes)
-            else:
-                self.release()
+        if replayed is None or self._bound is None or not self._bound.current():
+            replayed = None
+            if self._captured is None or not self._still_good(self._captured):
+                if self._wants_graph(config):
+                    self._capture(inputs, config.graph_budget_bytes)
+                else:
+                    self.release()
         calls = self._reporter.report.calls
-        if self._captured is not None and self.graphs is not None:
-            results = self.graphs.replay(self._captured, inputs, self.program.deliver)
+        if self._captured is not None:
+            results = self.replay(inputs) if replayed is None else replayed
             calls["replayed"] += 1
         else:
             results = self.program.deliver(self.program(inputs, self._weights()))
             calls["fused"] += 1
         return self._outputs.build(results)
+
+    def ready(self) -> bool:
+        """Whether there is a graph that reads no memory of others."""
+        return self._captured is not None and self._captured.alive and self._bound is not None and self._bound.readable()
+
+    def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What the graph makes of ``inputs``. It has to be :meth:`ready`; whether the weights that it reads are the module's is :meth:`run`'s to ask."""
+        assert self._captured is not None and self.graphs is not None
+        return self.graphs.replay(self._captured, inputs, self.program.deliver)
 
     def release(self) -> None:
         """Release the graph. A later call captures again."""

@@ -201,6 +201,51 @@ def test_a_change_below_the_module_releases_what_was_captured(graphs: DeviceGrap
     assert graphs.captures == 2 and len(handle.engine.report.signatures) == 1
 
 
+def test_a_graph_is_replayed_while_the_module_is_looked_at(graphs: DeviceGraphs) -> None:
+    """What it has made is dropped where the module has changed, or has other weights while the graph's are there still."""
+    handle = compiled()
+    for _ in range(3):
+        check(handle)
+    backend, layer, x = graphs.backend, handle.module.conv_in, UNet.inputs()
+    kept = layer.weight
+    layer.weight = nn.Parameter(kept.detach() * 1.5)
+    backend.events.clear()
+    check(handle, *x)
+    assert backend.events.count("replay") == 2 and backend.events.index("replay") < backend.events.index("capture")
+    handle.module.blocks[0].attn1.heads = 4
+    backend.events.clear()
+    check(handle, *x)
+    assert backend.events.count("replay") == 1 and calls(handle) == {"traced": 2, "replayed": 3}
+
+
+def test_a_graph_whose_weights_lie_elsewhere_is_not_replayed(graphs: DeviceGraphs) -> None:
+    """Where it reads them may be another's memory by now, or nobody's."""
+    handle = compiled()
+    for _ in range(2):
+        check(handle)
+    weight, events = handle.module.conv_in.weight, graphs.backend.events
+    weight.data = weight.detach() * 1.5
+    events.clear()
+    check(handle)
+    assert events.index("capture") < events.index("replay") and events.count("replay") == 1
+
+
+def test_a_replay_that_fails_is_said_once(graphs: DeviceGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = compiled()
+    for _ in range(2):
+        check(handle)
+
+    def fail() -> None:
+        raise RuntimeError("the GPU is lost")
+
+    ((_, captured),) = graphs._graphs.items()
+    monkeypatch.setattr(captured._replayable, "replay", fail)
+    for _ in range(2):
+        check(handle)
+    assert calls(handle) == {"traced": 1, "replayed": 1, "eager": 2}
+    assert list(handle.engine.report.reasons) == ["the fused forward failed: RuntimeError: the GPU is lost"]
+
+
 def test_uninstall_releases_the_graphs(graphs: DeviceGraphs) -> None:
     handle = compiled()
     for size in (8, 8, 16, 16):

@@ -222,6 +222,21 @@ def test_what_makes_bound_weights_invalid() -> None:
         assert not bound.valid(), name
 
 
+def test_bound_weights_that_are_there_still_may_be_the_modules_no_more() -> None:
+    """A host keeps what a LoRA has replaced: it may be read, and is not what the module computes with."""
+    net, store = Net(), WeightStore()
+    sources = [packed(net, *QKV)]
+    bound = store.bind(sources, store.tensors(sources, CPU))
+    kept = net.q.weight
+    net.q.weight = nn.Parameter(kept.detach().clone())
+    assert bound.readable() and not bound.current() and not bound.valid()
+    net.q.weight = kept
+    assert bound.valid()
+    net.q.weight = nn.Parameter(kept.detach().clone())
+    del kept
+    assert not bound.readable() and not bound.current()
+
+
 def test_neither_a_store_nor_what_it_bound_keeps_a_module_alive() -> None:
     net, store = Net(), WeightStore()
     sources = [packed(net, *QKV), packed(net, "one"), packed(net, "plain")]

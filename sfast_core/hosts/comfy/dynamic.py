@@ -133,5 +133,5 @@ class _Always(Bound):
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__(tensors, [])
 
-    def valid(self) -> bool:
+    def readable(self) -> bool:
         return False
