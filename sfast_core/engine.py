@@ -140,11 +140,11 @@ class Engine:
         To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would wait where the host has
         just waited for the GPU. The graph writes to memory of its own alone, and it reads no memory of others.
         """
-        if variant is None or variant.graphed is None or not variant.graphed.ready():
+        if variant is None or variant.graphed is None or not variant.graphed.captured:
             return None
         try:
             with self._store.pinned(device):
-                return variant.graphed.replay(signature.tensors)
+                return variant.graphed.replay(signature.tensors) if variant.graphed.readable() else None
         except Exception:  # found again, and said, where the call goes on as if this had not been tried
             log.debug("while replaying %s ahead", self.report.name, exc_info=True)
             return None

@@ -108,12 +108,17 @@ class GraphedProgram:
             calls["fused"] += 1
         return self._outputs.build(results)
 
-    def ready(self) -> bool:
-        """Whether there is a graph that reads no memory of others."""
-        return self._captured is not None and self._captured.alive and self._bound is not None and self._bound.readable()
+    @property
+    def captured(self) -> bool:
+        """Whether there is a graph."""
+        return self._captured is not None and self._captured.alive
+
+    def readable(self) -> bool:
+        """Whether the graph reads no memory of others."""
+        return self._bound is not None and self._bound.readable()
 
     def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What the graph makes of ``inputs``. It has to be :meth:`ready`; whether the weights that it reads are the module's is :meth:`run`'s to ask."""
+        """What the graph makes of ``inputs``. It has to be :attr:`captured` and :meth:`readable`; whether the weights that it reads are the module's is :meth:`run`'s to ask."""
         assert self._captured is not None and self.graphs is not None
         return self.graphs.replay(self._captured, inputs, self.program.deliver)
 

@@ -36,13 +36,14 @@ class Bound:
         self.pointers = tuple(tensor.data_ptr() for tensor in tensors)
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
-        self._attributes: list[WeightRef] = []  # not their module's dictionary: it leads to the compiled state, a cycle
+        self._attributes: list[WeightRef] = []  # not the root's dictionary: it leads to the compiled state, a cycle
         for ref in refs:
-            if (table := _table(ref)) is ref.module().__dict__:
+            table, name = self._place(ref)
+            if table is ref.module().__dict__ and not ref.path:
                 self._attributes.append(ref)
             else:
                 self._tables.append(table)
-                self._names.append(ref.name)
+                self._names.append(name)
         current = self._current()
         self._tensors = list(map(weakref.ref, current))
         self._addresses = list(map(_address, current))
@@ -67,6 +68,10 @@ class Bound:
             return all(map(operator.is_, self._current(), map(_alive, self._tensors)))
         except ReferenceError:  # a module is gone, or a tensor
             return False
+
+    def _place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
+        """Where the tensor is looked up, and by what name."""
+        return _table(ref), ref.name
 
     def _current(self) -> list[torch.Tensor]:
         return [*map(dict.get, self._tables, self._names), *(ref.tensor() for ref in self._attributes)]  # type: ignore[list-item]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from sfast_core.capture.weights import WeightSource, WeightTable
 from sfast_core.hosts.comfy.dynamic import DynamicStore
-from sfast_core.runtime.store import WeightsElsewhere
+from sfast_core.runtime.store import Bound, WeightsElsewhere
 
 DEVICE = torch.device("cpu")
 
@@ -85,6 +86,37 @@ def test_the_range_is_filled_when_it_moved_or_the_lora_changed(model: Model) -> 
             assert model.range.pins > 0
     assert model.filled == ["plain", "lora", "lora"]  # not at the second call: nothing had changed
     assert len(pointers) == 1
+
+
+def test_what_a_graph_may_read(model: Model) -> None:
+    """Everything as it was made, and nothing in another place or made from another weight."""
+    store = DynamicStore(model)
+    wanted = sources(model, "layer.weight", "layer.bias", "norm.weight", "norm.bias")
+
+    def bind() -> Bound:
+        with store.pinned(DEVICE):
+            return store.bind(wanted, store.tensors(wanted, DEVICE))
+
+    bound = bind()
+    assert bound.readable() and bound.valid() and bind().pointers == bound.pointers
+    model.norm.weight.data.fill_(2.0)
+    assert bound.valid()
+    changes: dict[str, Callable[[], None]] = {
+        "a weight in other pages": lambda: setattr(model.layer, "_v_weight", torch.zeros(4, 4)),
+        "another range": lambda: setattr(model.layer, "_v", ("range", 8192, 80)),
+        "a small weight replaced": lambda: setattr(model.norm, "bias", torch.nn.Parameter(torch.ones(4))),
+        "a small weight that came into the range": lambda: setattr(model.norm, "_v", ("range", 4176, 16)),
+    }
+    for name, change in changes.items():
+        before, bound = [module.__dict__.copy() for module in (model.layer, model.norm)], bind()
+        parameters = dict(model.norm._parameters)
+        change()
+        assert not bound.readable() and not bound.valid(), name
+        for module, own in zip((model.layer, model.norm), before, strict=True):
+            module.__dict__.clear()
+            module.__dict__.update(own)
+        model.norm._parameters.update(parameters)
+        assert bound.valid(), name
 
 
 def test_small_weights_are_read_at_an_address_of_our_own(model: Model) -> None:

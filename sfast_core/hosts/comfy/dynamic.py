@@ -10,6 +10,8 @@ The signature of pages and the calls for the range are comfy-aimdo's own interfa
 
 from __future__ import annotations
 
+import itertools
+import operator
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,8 +73,8 @@ class DynamicStore:
         return [self._tensor(source.refs[0], device) for source in sources]
 
     def bind(self, sources: Sequence[WeightSource], tensors: list[torch.Tensor]) -> Bound:
-        """Remember where the tensors lie; :meth:`tensors` brings the copies up to date, so it must run before each replay."""
-        return _Always(tensors)
+        """Remember where the tensors lie, and what they were made from. It is to be asked inside :meth:`pinned` only."""
+        return _Resident(tensors, sources)
 
     def _fill(self, base_model: torch.nn.Module, device: torch.device) -> None:
         import comfy.ops
@@ -127,11 +129,26 @@ def _faulted(vbar: Any) -> Iterator[bytes]:
         vbar.unpin(vbar.base_addr, vbar.offset)
 
 
-class _Always(Bound):
-    """Never valid at once: the copies must be brought up to date, after which the addresses are compared."""
+class _Resident(Bound):
+    """Tensors in pinned pages, and copies of small weights, which hold as long as the module has what they were copied from.
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__(tensors, [])
+    So whether they may be read and whether they are the module's is one question.
+    """
+
+    def __init__(self, tensors: list[torch.Tensor], sources: Sequence[WeightSource]) -> None:
+        refs = [source.refs[0] for source in sources]
+        self._own = [ref.module().__dict__ for ref in refs if ref.path]  # not the root's, which leads to the compiled state: a cycle
+        self._below = len(self._own) == len(refs)
+        self._ranges = self._ranges_now()
+        super().__init__(tensors, refs if self._below else [])
 
     def readable(self) -> bool:
-        return False
+        """Whether the graph reads what the module has now."""
+        return self._below and super().readable() and self.current() and all(map(operator.is_, self._ranges_now(), self._ranges))
+
+    def _place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
+        own = ref.module().__dict__
+        return (own, _RESIDENT.get(ref.name, "")) if "_v" in own else super()._place(ref)
+
+    def _ranges_now(self) -> list[Any]:
+        return list(map(dict.get, self._own, itertools.repeat("_v")))
