@@ -42,9 +42,12 @@ def table(folder: Path) -> str:
 
 
 def _machine(folder: Path) -> str:
-    """Of both tables' rows, one behind the other where they differ."""
-    rows = [row for name in ("comfy.csv", "controlnet.csv") for row in _rows(folder / name)]
-    return " and ".join(dict.fromkeys(f"{row['gpu']}, PyTorch {row['torch']}, {row['date']}" for row in rows))
+    """Where and when both tables were measured."""
+    rows = [row for name in ("comfy", "controlnet") for row in _rows(folder / f"{name}.csv")]
+    dates: dict[str, set[str]] = {}
+    for row in rows:
+        dates.setdefault(f"{row['gpu']}, PyTorch {row['torch']}", set()).add(row["date"])
+    return " and ".join(f"{where}, {' and '.join(sorted(found))}" for where, found in dates.items())
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

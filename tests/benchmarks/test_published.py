@@ -14,8 +14,8 @@ SDXL,cudaMallocAsync,ours,30,0.8,A GPU,2.11.0,2026-01-01
 SDXL,native,ours,30,0.1,A GPU,2.11.0,2026-01-01
 """
 CONTROLNET = """provider,ms,gpu,torch,date
-compile,9.0,A GPU,2.11.0,2026-01-01
-ours,8.0,A GPU,2.11.0,2026-01-01
+compile,9.0,A GPU,2.11.0,2026-01-02
+ours,8.0,A GPU,2.11.0,2026-01-02
 """
 
 
@@ -35,7 +35,7 @@ def test_what_is_published_says_so_and_where(folder: Path) -> None:
     lines = published.table(folder).splitlines()
     theirs = next(line for line in lines if line.startswith("| stable-fast"))
     assert "[published](https://" in theirs and theirs.endswith("| 104.6 | 21.6 | 72.6 |")
-    assert "| Fast Compile | measured, A GPU, PyTorch 2.11.0, 2026-01-01 |  | 37.5 | 125.0 |" in lines
+    assert "| Fast Compile | measured, A GPU, PyTorch 2.11.0, 2026-01-01 and 2026-01-02 |  | 37.5 | 125.0 |" in lines
     assert all(row["source"].startswith("https://") for row in published._rows(published.PUBLISHED))
 
 
