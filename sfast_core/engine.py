@@ -27,7 +27,7 @@ from .reporter import OUT_OF_MEMORY, Reporter
 from .runtime.backoff import Backoff
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
-from .runtime.store import Store, WeightsElsewhere, WeightsReshaped, WeightStore
+from .runtime.store import Store, WeightsChanged, WeightsElsewhere, WeightStore
 from .runtime.thrashing import Thrashing
 from .variants import Variant, Variants
 
@@ -123,7 +123,7 @@ class Engine:
                 except WeightsElsewhere as error:
                     variant.release()
                     reason = str(error)
-                except WeightsReshaped as error:
+                except WeightsChanged as error:
                     self._trace_again(str(error))
                     waiting = self._waiting(signature)
                     if waiting is None:

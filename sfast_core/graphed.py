@@ -17,7 +17,7 @@ from .reporter import Reporter
 from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs
 from .runtime.program import Program
-from .runtime.store import Bound, Store, WeightsReshaped
+from .runtime.store import Bound, Store, WeightsChanged
 
 
 class GraphedProgram:
@@ -87,9 +87,8 @@ class GraphedProgram:
             replayed: what :meth:`replay` has made of these inputs, if it was asked. It is taken if the graph reads the module's weights.
 
         Raises:
-            ReferenceError: a weight is gone.
             WeightsElsewhere: a weight isn't on the device.
-            WeightsReshaped: a weight isn't of the shape that the program was made for.
+            WeightsChanged: a weight is gone, or isn't of the shape that the program was made for.
         """
         self._report.calls += 1
         if replayed is None or self._bound is None or not self._bound.current():
@@ -136,10 +135,13 @@ class GraphedProgram:
 
     def _weights(self) -> list[torch.Tensor]:
         """The weights, laid out for the program and of the shapes that it was made for."""
-        weights = self._store.tensors(self.program.sources, self._device)
+        try:
+            weights = self._store.tensors(self.program.sources, self._device)
+        except ReferenceError as error:
+            raise WeightsChanged(str(error)) from error
         for source, weight, shape in zip(self.program.sources, weights, self._shapes, strict=True):
             if weight.shape != shape:
-                raise WeightsReshaped(f"the weight {source} is {list(weight.shape)} now, it was {list(shape)}")
+                raise WeightsChanged(f"the weight {source} is {list(weight.shape)} now, it was {list(shape)}")
         return weights
 
     def _wants_graph(self, config: CompileConfig) -> bool:

@@ -114,6 +114,18 @@ def test_a_weight_of_another_shape_is_traced_anew(graphs: DeviceGraphs, capture_
     assert calls(handle) == {"traced": 3, how: 6} and len(graphs._graphs) == (how == "replayed")
 
 
+@pytest.mark.parametrize("capture_after", [2, 100])
+def test_a_bias_that_comes_and_goes_is_traced_anew(graphs: DeviceGraphs, capture_after: int) -> None:
+    """A LoRA may bring one, and takes it along when it goes."""
+    handle = compiled(Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4, bias=False)), capture_after=capture_after)
+    layer, x = handle.module.lin, torch.randn(2, 4)
+    for bias in (None, torch.randn(4), None, torch.randn(4)):
+        layer.bias = None if bias is None else nn.Parameter(bias)
+        for _ in range(3):
+            check(handle, x)
+    assert calls(handle) == {"traced": 4, "replayed" if capture_after == 2 else "fused": 8} and not handle.engine.report.reasons
+
+
 def test_a_model_that_the_host_has_moved_away_runs_eager_and_frees_its_graph(graphs: DeviceGraphs) -> None:
     handle = compiled(Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4)))
     x = torch.randn(2, 4)

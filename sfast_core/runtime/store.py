@@ -22,8 +22,8 @@ class WeightsElsewhere(Exception):
     """A weight isn't on the device that the program runs on: the host has moved it for now."""
 
 
-class WeightsReshaped(Exception):
-    """A weight has another shape than the program was made for: a patch has put another one in its place."""
+class WeightsChanged(Exception):
+    """A weight has another shape than the program was made for, or is gone: a patch has put another one in its place, or taken back the one that it brought."""
 
 
 class Bound:

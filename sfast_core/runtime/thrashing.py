@@ -9,6 +9,7 @@ from .backoff import Backoff
 
 _PAID = 8  # calls: what a trace takes is what some twenty of them gain
 _USELESS, _LITTLE_USE, _ALLOWED = 2, 1, 16  # 8 traces that served no call: as many prompts, each for a region of the picture, are new in one step
+_LAYOUTS = 256  # the oldest are forgotten: a model may get pictures of ever other sizes
 
 
 @dataclass(eq=False)
@@ -33,6 +34,8 @@ class Thrashing:
     def traced(self, layout: Hashable, reason: str) -> Tally:
         """Note that a call of this layout is traced, and why the traces before it don't do. Returns where to count the calls that are served."""
         tally = self._tallies.setdefault(layout, Tally())
+        while len(self._tallies) > _LAYOUTS:
+            self._tallies.pop(next(iter(self._tallies)))
         tally.wasted = 0 if tally.served >= _PAID else tally.wasted + (_LITTLE_USE if tally.served else _USELESS)
         tally.served = 0
         if tally.wasted >= _ALLOWED:

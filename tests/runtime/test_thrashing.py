@@ -46,3 +46,10 @@ def test_a_trace_that_pays_ends_it() -> None:
     traces(thrashing, 30)
     thrashing.clear()
     assert traces(thrashing, 8) == list(range(8))
+
+
+def test_sizes_that_never_come_again_are_forgotten() -> None:
+    thrashing = Thrashing()
+    for side in range(1000):
+        thrashing.traced(side, "another size")
+    assert len(thrashing._tallies) == 256 and traces(thrashing, 3, layout=999) == [0, 1, 2]
