@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 import itertools
 import operator
 import sys
@@ -64,7 +63,7 @@ class _Reached:
         self.found: dict[tuple[int, str], tuple[Names, str]] = {}  # names of a file, and one of them
         self.used: set[str] = set()
         self._spaces = spaces
-        self._seen: set[CodeType] = set()
+        self._seen: set[FunctionType] = set()
         self._variables: dict[int, frozenset[str]] = {}  # of a file
         self._open = [function for value in own for function in _functions(value)]
         self._use(_ENTRIES)
@@ -79,13 +78,13 @@ class _Reached:
                 self._open += _functions(space[name])
 
     def _read(self, function: FunctionType) -> None:
-        if function.__code__ in self._seen or is_given(function.__module__):
+        if function in self._seen or is_given(function.__module__):
             return
-        self._seen.add(function.__code__)
+        self._seen.add(function)
         names = {name for code in _nested(function.__code__) for name in (*code.co_names, *_words(code))}
         self._use(names)
         self._look_up(function.__globals__, names)
-        for known in known_to(function):
+        for known in (*known_to(function), getattr(function, "__wrapped__", None)):
             self._open += _functions(known)
 
     def _look_up(self, table: Names, names: set[str]) -> None:
@@ -99,7 +98,7 @@ class _Reached:
                     continue
                 self.found[place] = table, name
                 self._open += _functions(value)
-            elif isinstance(value, ModuleType) and not is_given(value.__name__) and vars(value) is not table:
+            elif isinstance(value, ModuleType) and not is_given(vars(value).get("__name__")) and vars(value) is not table:
                 self._look_up(vars(value), names - {name})
 
     def _is_variable(self, table: Names, name: str, value: Any) -> bool:
@@ -135,23 +134,20 @@ def _words(code: CodeType) -> Iterator[str]:
 
 
 def _functions(value: Any) -> Iterator[FunctionType]:
-    """The functions of Python's that are run when this one, method or property is."""
-    value = _itself(value)
+    """The function of Python's that is run when this function, method or property is. Nothing else is asked for anything: it may be a proxy."""
     if isinstance(value, property):
         value = value.fget
     while isinstance(value, functools.partial):
         value = value.func
-    value = getattr(value, "__func__", value)
+    if isinstance(value, (MethodType, staticmethod, classmethod)):
+        value = value.__func__
     if isinstance(value, FunctionType):
-        yield value
-        inner = inspect.unwrap(value)
-        if inner is not value and isinstance(inner, FunctionType):
-            yield inner
+        yield _itself(value)
 
 
 def _itself(function: Any) -> Any:
     """What it stands for, see :func:`stands_for`."""
-    return getattr(function, _MARK, function)
+    return vars(function).get(_MARK, function) if isinstance(function, FunctionType) else function
 
 
 def known_to(function: Any) -> Iterator[Any]:
@@ -172,6 +168,6 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def is_given(module: str | None) -> bool:
+def is_given(module: object) -> bool:
     """Whether a module of this name belongs to Python, PyTorch or NumPy: nobody's attributes or functions are looked for there."""
-    return (module or "").partition(".")[0] in _GIVEN
+    return isinstance(module, str) and module.partition(".")[0] in _GIVEN

@@ -75,17 +75,50 @@ def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: function(*args)
+
+
+class Proxy:
+    """What answers no question before something has happened."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("nothing is bound")
+
+    __module__ = property(lambda self: self.missing)  # type: ignore[assignment]
+
+
+@bare
+def one_wrapped_without_a_word(x: torch.Tensor) -> torch.Tensor:
+    return deep_in_one(x)
+
+
+@bare
+def another(x: torch.Tensor) -> torch.Tensor:
+    return deep_in_another(x)
+
+
+def deep_in_one(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def deep_in_another(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 @decorated
 def thin(x: torch.Tensor) -> torch.Tensor:
     return wrapped(x)
 
 
+proxy = Proxy()
 part = functools.partial(bound, other=1)
 
 
 class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         callback(x)
+        one_wrapped_without_a_word(another(proxy))
         return sum(within(thin(part(y))) for y in self.attend(activation(x)))
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
@@ -111,6 +144,7 @@ def model() -> nn.Module:
 
 HERE = globals()
 CALLED = ["activation", "deeper", "within", "thin", "wrapped", "part", "of_a_partial", "of_a_static", "of_a_property", "of_an_instance"]
+CALLED += ["one_wrapped_without_a_word", "another", "deep_in_one", "deep_in_another"]
 
 
 @pytest.mark.parametrize(("names", "name"), [*((HERE, name) for name in CALLED), (vars(other), "attention"), (vars(other), "softmax")])

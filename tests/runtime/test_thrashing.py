@@ -5,7 +5,7 @@ from __future__ import annotations
 from sfast_core.runtime.thrashing import Thrashing
 
 
-def traces(thrashing: Thrashing, calls: int, serve: int = 0, layout: str = "a") -> list[int]:
+def traces(thrashing: Thrashing, calls: int, serve: int = 0, layout: object = "a") -> list[int]:
     """The calls that are traced, where each trace serves so many more before it falls."""
     traced = []
     for call in range(calls):
