@@ -149,7 +149,9 @@ class _Glance:
     """
 
     def __init__(self, now: list[dict[str, Any]], then: list[dict[str, Any]], leaves: list[tuple[dict[str, Any], str]]) -> None:
-        self._sized = [table for own in now for table in (own, *_parts(own))]
+        sized = [table for own in now for table in (own, *_parts(own))]
+        self._empty = [table for table in sized if not table]  # most are, and this asks for nothing but that
+        self._sized = [table for table in sized if table]
         self._sizes = list(map(len, self._sized))
         objects = leaves + [place for own in now for place in _objects(own)]
         self._tables, self._names = [table for table, _ in objects], [name for _, name in objects]
@@ -161,7 +163,8 @@ class _Glance:
     def same(self) -> bool:
         """Whether nothing is different."""
         return (
-            list(map(len, self._sized)) == self._sizes
+            not any(self._empty)
+            and list(map(len, self._sized)) == self._sizes
             and all(map(operator.is_, self._objects_now(), self._objects))
             and equal(list(map(dict.get, self._owners, self._attributes)), self._values)
         )
