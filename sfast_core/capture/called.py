@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from .places import Places
+
 Names = dict[str, Any]
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, functools.partial)
 _ENTRIES = ("forward", "_forward", "__call__")
@@ -39,21 +41,16 @@ class CalledGuard:
 
     def __init__(self, spaces: Iterable[Mapping[str, Any]], own: Iterable[Any] = ()) -> None:
         reached = _Reached(list(spaces), own)
-        self.used, found = reached.used, reached.found.values()
-        self._files, self._names = [names for names, _ in found], [name for _, name in found]
-        self._then = self._now()
+        self.used = reached.used
+        self._places = Places(reached.found.values())
 
     def changed(self) -> str | None:
         """What changed since the trace, in words, or None."""
-        now = self._now()
-        if all(map(operator.is_, now, self._then)):
+        if self._places.same():
             return None
-        different = map(operator.is_not, map(_itself, now), map(_itself, self._then))
-        changed = next(itertools.compress(zip(self._files, self._names, strict=True), different), None)
+        different = map(operator.is_not, map(_itself, self._places.now()), map(_itself, self._places.then))
+        changed = next(itertools.compress(zip(self._places.tables, self._places.names, strict=True), different), None)
         return None if changed is None else f"{changed[0].get('__name__')}.{changed[1]} changed"
-
-    def _now(self) -> list[Any]:
-        return list(map(dict.get, self._files, self._names))
 
 
 class _Reached:

@@ -16,6 +16,7 @@ import torch
 
 from .called import CalledGuard
 from .equality import SIMPLE, same
+from .places import Places
 
 _METHODS = (FunctionType, staticmethod, classmethod, property)
 _GIVEN = (object, torch.nn.Module)  # nobody replaces what is in these
@@ -59,7 +60,7 @@ class ClassGuard:
             return f"the class of {next(itertools.compress(self._paths, different))} changed"
         if change := self._called.changed():
             return change
-        if list(map(len, self._spaces)) == self._sizes and all(map(operator.is_, self._values_now(), self._values)):
+        if list(map(len, self._spaces)) == self._sizes and self._values.same():
             return None
         now = [_methods(space) for space in self._spaces]
         for owner, after, before in zip(self._owners, now, self._then, strict=True):
@@ -71,12 +72,8 @@ class ClassGuard:
 
     def _look(self) -> None:
         self._sizes = list(map(len, self._spaces))
-        self._tables = [space for space, then in zip(self._spaces, self._then, strict=True) for _ in then]
-        self._names = [name for then in self._then for name in then]
-        self._values = self._values_now()
-
-    def _values_now(self) -> list[Any]:
-        return list(map(MappingProxyType.get, self._tables, self._names))
+        places = ((space, name) for space, then in zip(self._spaces, self._then, strict=True) for name in then)
+        self._values = Places(places, MappingProxyType.get)
 
 
 def _methods(space: MappingProxyType[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from .called import FUNCTIONS
 from .classes import ClassGuard
 from .equality import CONTAINERS, SIMPLE, equal, plain, unchanged
 from .objects import ObjectGuard, functions_of, objects_of
+from .places import Places
 
 _LEAVES = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.Embedding)
 #: What steers such a layer besides its weights. Seamless tiling sets a convolution's padding, or replaces what pads.
@@ -153,24 +154,18 @@ class _Glance:
         self._empty = [table for table in sized if not table]  # most are, and this asks for nothing but that
         self._sized = [table for table in sized if table]
         self._sizes = list(map(len, self._sized))
-        objects = leaves + [place for own in now for place in _objects(own)]
-        self._tables, self._names = [table for table, _ in objects], [name for _, name in objects]
-        self._objects = self._objects_now()
+        self._objects = Places([*leaves, *(place for own in now for place in _objects(own))])
         values = [(own, name, before[name]) for own, before in zip(now, then, strict=True) for name in own if _by_value(own, name)]
-        self._owners, self._attributes = [own for own, _, _ in values], [name for _, name, _ in values]
-        self._values = [value for _, _, value in values]
+        self._values, self._copies = Places((own, name) for own, name, _ in values), [value for _, _, value in values]
 
     def same(self) -> bool:
         """Whether nothing is different."""
         return (
             not any(self._empty)
             and list(map(len, self._sized)) == self._sizes
-            and all(map(operator.is_, self._objects_now(), self._objects))
-            and equal(list(map(dict.get, self._owners, self._attributes)), self._values)
+            and self._objects.same()
+            and equal(self._values.now(), self._copies)
         )
-
-    def _objects_now(self) -> list[Any]:
-        return list(map(dict.get, self._tables, self._names))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from .called import FUNCTIONS, is_given, known_to
 from .equality import CONTAINERS, SIMPLE, equal, plain, unchanged
+from .places import Places
 
 Attributes = dict[str, Any]
 _NOT_LOOKED_INTO = (*SIMPLE, *CONTAINERS, *FUNCTIONS, torch.Tensor, torch.nn.Module, type, ModuleType)
@@ -36,8 +36,7 @@ class ObjectGuard:
 
     def changed(self) -> str | None:
         """What changed since the trace, in words, or None."""
-        same_objects = list(map(len, self._own)) == self._sizes and all(map(operator.is_, self._values_now(), self._values))
-        if same_objects and equal(self._values, self._copies):
+        if list(map(len, self._own)) == self._sizes and self._places.same() and equal(self._places.then, self._copies):
             return None
         now = list(map(self._watched, self._own))
         for path, after, before in zip(self._paths, now, self._then, strict=True):
@@ -59,12 +58,8 @@ class ObjectGuard:
     def _look(self) -> None:
         """Note for a glance at the next calls which objects are where, and what is in the containers."""
         self._sizes = list(map(len, self._own))
-        watched = [(own, name, value) for own, then in zip(self._own, self._then, strict=True) for name, value in then.items()]
-        self._tables, self._names = [own for own, _, _ in watched], [name for _, name, _ in watched]
-        self._values, self._copies = self._values_now(), [value for _, _, value in watched]
-
-    def _values_now(self) -> list[Any]:
-        return list(map(dict.get, self._tables, self._names))
+        self._places = Places((own, name) for own, then in zip(self._own, self._then, strict=True) for name in then)
+        self._copies = [value for then in self._then for value in then.values()]
 
 
 def functions_of(own: Attributes) -> Iterator[Any]:

@@ -198,4 +198,4 @@ def test_one_that_stands_for_it_is_no_change(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_python_and_pytorch_have_is_not_looked_into() -> None:
-    assert CalledGuard([vars(cls) for cls in nn.TransformerEncoderLayer.__mro__])._names == []
+    assert CalledGuard([vars(cls) for cls in nn.TransformerEncoderLayer.__mro__])._places.names == []
