@@ -31,6 +31,14 @@ SHAPES: dict[str, dict[str, str]] = {
         "sdxl-2x1024x1280": "SDXL",
         "flux-1x4608x3072-no-residual": "Flux",
     },
+    "ada_layer_norm": {
+        "flux-1x4608x3072": "Flux",
+        "flux-1x4608x3072-no-residual": "Flux",
+    },
+    "norm_rope": {
+        "flux-1x4608x24x128": "Flux",
+        "flux-1x512x24x128-and-4096": "Flux",
+    },
     "linear": {
         "8192x320x320": "SD1.5",
         "8192x320x320-no-bias": "SD1.5",

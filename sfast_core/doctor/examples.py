@@ -24,6 +24,10 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     image, tokens, embedding = normal(2, 320, 32, 32), normal(2, 256, 640), normal(2, 640)
     yield "group_norm_act", (image, 32, normal(320), normal(320), 1e-5, "silu")
     yield "add_layer_norm", (tokens, normal(2, 256, 640), normal(640), normal(640), 1e-5)
+    row = normal(2, 1, 640)
+    yield "ada_layer_norm", (tokens, row, row, 1e-6, normal(2, 256, 640), row)
+    turned = torch.randn(1, 256, 32, 2, 2, generator=generator).to(device)
+    yield "norm_rope", (heads(256).transpose(1, 2), normal(64), turned, 1e-6)
     for rows in (tokens, embedding):
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640))
         yield "linear_add", (rows, normal(640, 640, scale=0.04), normal(640), normal(*rows.shape))

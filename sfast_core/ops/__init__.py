@@ -11,6 +11,8 @@ __all__ = ["NAMES", "Impl", "Op", "all_ops"]
 NAMES = (
     "group_norm_act",
     "add_layer_norm",
+    "ada_layer_norm",
+    "norm_rope",
     "linear",
     "linear_geglu",
     "linear_act",

@@ -14,6 +14,7 @@ from .canonicalise import canonicalise
 from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
+from .fuse_ada_layer_norm import fuse_ada_layer_norm
 from .fuse_attention import fuse_attention
 from .fuse_conv import fuse_conv_act
 from .fuse_conv_shortcut import fuse_conv_shortcut
@@ -22,6 +23,7 @@ from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
 from .fuse_linear_act import fuse_linear_act
 from .fuse_linear_add import HasImpl, fuse_linear_add
+from .fuse_norm_rope import fuse_norm_rope
 from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
@@ -67,6 +69,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "share_common": share_common,
         "fold_constants": fold_constants,
         "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
+        "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
         "recover_attention": recover_attention,
         "fuse_conv_shortcut": lambda graph: fuse_conv_shortcut(graph, has_impl),
         "convolution_as_linear": convolution_as_linear,
@@ -76,6 +79,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "fuse_upsample_conv": fuse_upsample_conv,
         "fuse_conv_act": fuse_conv_act,
         "fuse_add_layer_norm": lambda graph: fuse_add_layer_norm(graph, has_impl),
+        "fuse_ada_layer_norm": lambda graph: fuse_ada_layer_norm(graph, has_impl),
         "carry_bias": lambda graph: carry_bias(graph, has_impl),
         "fuse_geglu": fuse_geglu,
         "fuse_linear_act": fuse_linear_act,

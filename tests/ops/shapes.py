@@ -26,6 +26,22 @@ class LayerNormShape(NamedTuple):
     calls: int
 
 
+class AdaLayerNormShape(NamedTuple):
+    """``ada_layer_norm`` with or without a gated residual."""
+
+    size: tuple[int, int, int]
+    gated: bool
+    calls: int
+
+
+class NormRopeShape(NamedTuple):
+    """``norm_rope`` of queries or keys [B, L, H, D], with ``behind`` tokens of another stream."""
+
+    size: tuple[int, int, int, int]
+    behind: int
+    calls: int
+
+
 class LinearShape(NamedTuple):
     """``linear_act`` from ``size[-1]`` to ``features``."""
 
@@ -108,6 +124,14 @@ LAYER_NORM: dict[str, list[LayerNormShape]] = {
         LayerNormShape((2, 1024, 1280), True, 174),
     ],
     "flux": [LayerNormShape((1, 4608, 3072), False, 38)],  # the single blocks
+}
+
+# Flux's single blocks, and the first norm of all, and the image side of its double blocks, at 1024 x 1024 with a prompt of 512 tokens.
+ADA_LAYER_NORM: dict[str, list[AdaLayerNormShape]] = {
+    "flux": [AdaLayerNormShape((1, 4608, 3072), True, 37), AdaLayerNormShape((1, 4096, 3072), True, 37), AdaLayerNormShape((1, 4608, 3072), False, 1)],
+}
+NORM_ROPE: dict[str, list[NormRopeShape]] = {
+    "flux": [NormRopeShape((1, 4608, 24, 128), 0, 76), NormRopeShape((1, 512, 24, 128), 4096, 38)],
 }
 
 # The UNets and the VAE have GEGLU instead. These are the text encoders of SDXL, and the image side of Flux's double blocks at 1024 x 1024.

@@ -45,6 +45,7 @@ def test_what_a_unet_becomes() -> None:
     assert named == {
         "fold_constants": 1,
         "fuse_sinusoids": 0,
+        "fuse_norm_rope": 0,
         "fuse_conv_shortcut": 0,
         "convolution_as_linear": 2,
         "fuse_linear_add": 0,
@@ -52,6 +53,7 @@ def test_what_a_unet_becomes() -> None:
         "fuse_upsample_conv": 0,
         "fuse_conv_act": 7,
         "fuse_add_layer_norm": 6,
+        "fuse_ada_layer_norm": 0,
         "fuse_geglu": 2,
         "fuse_linear_act": 2,
         "fuse_attention": 4,

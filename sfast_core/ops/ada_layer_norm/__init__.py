@@ -1,0 +1,10 @@
+"""The gated residual, the LayerNorm and the modulation of a diffusion transformer's block (adaLN), in one pass over the tokens."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import ada_layer_norm
+
+__all__ = ["OP", "ada_layer_norm"]
+
+OP = Op(name="ada_layer_norm", reference=ada_layer_norm, impls=(Impl("triton", ".triton_impl", __package__),), optional=True)

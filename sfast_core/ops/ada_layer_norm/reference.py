@@ -1,0 +1,36 @@
+"""The meaning of ``ada_layer_norm`` in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def ada_layer_norm(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``s = residual + gate * x; n = (s - mean(s)) / sqrt(var(s) + eps) * (1 + scale) + shift`` over the last dimension.
+
+    The adaLN block of W. Peebles and S. Xie, "Scalable Diffusion Models with Transformers" (2022).
+
+    Args:
+        x: [B, L, C], float.
+        scale: [B or 1, 1, C] in x's dtype.
+        shift: as ``scale``.
+        eps: added to the (biased) variance.
+        residual: [B, L, C] in x's dtype, or None (zeros).
+        gate: as ``scale``, or None (ones). Only with a residual.
+
+    Returns:
+        s, n: [B, L, C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken; an impl rounds nothing else in
+        between. Where residual is None the first is x itself, whatever its strides.
+    """
+    gated = x if gate is None else gate * x
+    s = x if residual is None else (residual + gated).contiguous()
+    normed = F.layer_norm(s, s.shape[-1:], None, None, eps)
+    return s, (normed * (1 + scale) + shift).contiguous()

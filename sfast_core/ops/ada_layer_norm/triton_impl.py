@@ -1,0 +1,130 @@
+"""Gated residual, LayerNorm and modulation in one Triton kernel: each row is read once and stays in registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from ..constraints import why_no_triton, why_not_dtypes
+from ..triton_launch import launcher
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+MAX_CHANNELS = 8192
+PROGRAM_ELEMENTS = 2048  # of one row or of several short ones: 16 a thread
+THREAD_ELEMENTS = 16
+
+
+@triton.jit(do_not_specialize=["rows", "L"])
+def ada_layer_norm_kernel(
+    x_ptr,  # [rows, C]
+    residual_ptr,  # [rows, C] or None
+    gate_ptr,  # a row of C for each image, or None; only with a residual
+    scale_ptr,  # likewise
+    shift_ptr,  # likewise
+    sum_ptr,  # [rows, C], written; None where residual is None
+    out_ptr,  # [rows, C], written
+    rows,
+    L,  # rows of an image
+    C,
+    gate_stride,  # from one image's row to the next; 0: all have one
+    scale_stride,
+    shift_stride,
+    eps,
+    BLOCK_C: tl.constexpr,  # a power of two >= C
+    ROWS: tl.constexpr,
+):
+    """ROWS rows a program. Float32 arithmetic; the variance is taken from deviations, not from squares.
+
+    Bytes moved: x, residual, sum and out once each; an image's modulation stays in L2.
+    """
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    r = first_row + tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK_C)[None, :]
+    live = (r < rows)[:, None] & (c < C)
+    offsets = r[:, None] * C + c
+    image = (r // L)[:, None]
+    # All loads come before the first reduction: behind its barrier they would wait for it.
+    s = tl.load(x_ptr + offsets, mask=live, other=0.0)
+    scale = tl.load(scale_ptr + image * scale_stride + c, mask=live, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + image * shift_stride + c, mask=live, other=0.0).to(tl.float32)
+    if residual_ptr is not None:
+        total = s.to(tl.float32)
+        if gate_ptr is not None:
+            total *= tl.load(gate_ptr + image * gate_stride + c, mask=live, other=0.0).to(tl.float32)
+        total += tl.load(residual_ptr + offsets, mask=live, other=0.0).to(tl.float32)
+        s = total.to(x_ptr.dtype.element_ty)
+        tl.store(sum_ptr + offsets, s, mask=live)
+    v = s.to(tl.float32)
+    mean = tl.sum(v, 1) / C
+    v = tl.where(live, v - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(v * v, 1) / C + eps)
+    tl.store(out_ptr + offsets, (v * rstd[:, None] * (1.0 + scale) + shift).to(out_ptr.dtype.element_ty), mask=live)
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_triton(target) or why_not_dtypes(x=x):
+        return reason
+    if x.dim() != 3:
+        return f"x has {x.dim()} dimensions, must have 3"
+    if x.shape[-1] > MAX_CHANNELS:
+        return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
+    if residual is None and gate is not None:
+        return "gate without a residual"
+    if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
+        return f"residual is {list(residual.shape)} {residual.dtype}, x is {list(x.shape)} {x.dtype}"
+    for name, row in (("scale", scale), ("shift", shift), ("gate", gate)):
+        if row is None:
+            continue
+        if row.dim() != 3 or row.shape[0] not in (1, x.shape[0]) or row.shape[1] != 1 or row.shape[2] != x.shape[2] or row.dtype != x.dtype:
+            return f"{name} is {list(row.shape)} {row.dtype}, must be {[x.shape[0], 1, x.shape[2]]} {x.dtype}"
+    return None
+
+
+def launch(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`.reference.ada_layer_norm`."""
+    rows_in = x.contiguous()
+    out = torch.empty_like(rows_in)
+    total = x if residual is None else torch.empty_like(rows_in)
+    if x.numel() > 0:
+        images, length, channels = x.shape
+        block_c = 1 << (channels - 1).bit_length()
+        program_rows = max(1, PROGRAM_ELEMENTS // block_c)
+        modulation = [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in (gate, scale, shift)]
+        with torch.cuda.device_of(x):
+            launcher(ada_layer_norm_kernel, (-(-images * length // program_rows),))(
+                rows_in,
+                None if residual is None else residual.contiguous(),
+                *modulation,
+                None if residual is None else total,
+                out,
+                images * length,
+                length,
+                channels,
+                *(0 if row is None or row.shape[0] == 1 else row.stride(0) for row in modulation),
+                eps,
+                BLOCK_C=block_c,
+                ROWS=program_rows,
+                num_warps=program_rows * block_c // (32 * THREAD_ELEMENTS),
+            )
+    return total, out

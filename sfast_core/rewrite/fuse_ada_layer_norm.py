@@ -1,0 +1,93 @@
+"""The modulation behind a diffusion transformer's LayerNorm and the gate of the residual in front of it, in the norm's own pass."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Graph, Node
+
+from ..capture.functional import element
+from ..ops.ada_layer_norm import ada_layer_norm
+from ..ops.add_layer_norm import add_layer_norm
+from .fuse_linear_add import HasImpl
+from .graph import calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, shape, sole_user, value
+
+
+class _Modulation(NamedTuple):
+    last: Node  #: whose result it is
+    scale: Node  #: less the 1 that is added to it
+    shift: Node
+
+
+def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
+    """``norm * (1 + scale) + shift``, also as ``addcmul``, where nobody else reads the norm, it has no weights, and each image has one scale.
+
+    Of the sum that the norm reads, a product with one gate for each image goes along. Without an impl all stays as it is.
+    """
+    fused = 0
+    for norm in calls_of(graph, add_layer_norm):
+        x, residual, weight, bias, eps, *biases = norm.args
+        total, normed = (next((user for user in norm.users if calls(user, element) and user.args[1] == index), None) for index in (0, 1))
+        if weight is not None or bias is not None or biases or normed is None:
+            continue
+        found = _modulation(normed)
+        if found is None or (total is not None and any(user < found.last for user in total.users)):
+            continue
+        y, kept, gate = _gated(norm, x, residual)
+        arguments = (y, found.scale, found.shift, eps, kept, gate)
+        if not has_impl(ada_layer_norm, *metas(arguments)):
+            continue
+        both = insert_as(found.last, norm.meta["val"], ada_layer_norm, *arguments)
+        if total is not None:
+            replace(total, insert_item(found.last, both, 0))
+        replace(found.last, insert_item(found.last, both, 1))
+        fused += 1
+    drop_unused(graph)
+    return fused
+
+
+def _modulation(normed: Node) -> _Modulation | None:
+    user = sole_user(normed)
+    if user is not None and user.target in (torch.addcmul, torch.Tensor.addcmul, "addcmul") and len(user.args) == 3 and not user.kwargs:
+        last, shift, factors = user, user.args[0], user.args[1:]
+    elif calls(user, torch.mul) and (summed := sole_user(user)) is not None and calls(summed, torch.add):
+        last, factors = summed, user.args
+        shift = next((arg for arg in summed.args if arg is not user), None)
+    else:
+        return None
+    scale = _less_one(next((factor for factor in factors if factor is not normed), None), normed)
+    if scale is None or not _is_row(shift, normed) or shape(last) != shape(normed) or value(last).dtype != value(normed).dtype:
+        return None
+    return _Modulation(last, scale, shift)
+
+
+def _less_one(factor: Any, normed: Node) -> Node | None:
+    """The scale where ``factor`` is ``1 + scale``, perhaps with a view behind the sum."""
+    if not _is_row(factor, normed):
+        return None
+    summed = factor.args[0] if calls(factor, torch.reshape) else factor
+    if not calls(summed, torch.add) or not any(type(arg) in (int, float) and arg == 1 for arg in summed.args):
+        return None
+    scale = next((arg for arg in summed.args if isinstance(arg, Node)), None)
+    if scale is None or value(scale).dtype != value(factor).dtype:
+        return None
+    return scale if shape(scale) == shape(factor) else insert(factor, torch.reshape, scale, shape(factor))
+
+
+def _is_row(node: Any, tokens: Node) -> bool:
+    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all."""
+    if not isinstance(node, Node) or value(tokens).dim() != 3:
+        return False
+    images, _, channels = shape(tokens)
+    return shape(node) in {(1, 1, channels), (images, 1, channels)} and value(node).dtype == value(tokens).dtype
+
+
+def _gated(norm: Node, x: Node, residual: Node | None) -> tuple[Node, Node | None, Node | None]:
+    """What is added to the residual, the residual, and the gate; None where there is none."""
+    for product, kept in ((x, residual), (residual, x)) if residual is not None else ():
+        if calls(product, torch.mul) and sole_user(product) is norm:
+            for y, gate in (product.args, product.args[::-1]):
+                if isinstance(y, Node) and shape(y) == shape(product) and value(y).dtype == value(product).dtype and _is_row(gate, y):
+                    return y, kept, gate
+    return x, residual, None

@@ -1,0 +1,167 @@
+"""Rotary position embeddings of interleaved pairs, in the ways in which models spell them.
+
+ComfyUI multiplies pairs by 2x2 matrices, by an operator of comfy-kitchen's or, before that, column by column. diffusers multiplies heads by
+cosines, and what has its pairs exchanged and every other element negated by sines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Graph, Node
+
+from ..capture.functional import cast_like, element
+from ..capture.recorder import function_name
+from .graph import calls, calls_of, insert, shape, sole_user, value
+
+_HEADS_FIRST, _TOKENS_FIRST = 1, 2
+_OPERATORS = ("comfy_kitchen.apply_rope", "comfy_kitchen.apply_rope1")  #: of queries and keys, of one of them; matrices last
+
+
+class Rotation(NamedTuple):
+    """One tensor of queries or keys that is rotated."""
+
+    last: Node  #: whose result it is, as it is or seen in another shape
+    x: Node  #: [B, H, L, D] or [B, L, H, D]
+    heads: int  #: which dimension H is
+    factors: tuple[Node, ...]  #: what makes the matrices, each with a dimension of size 1 for H
+    readers: int = 1  #: how many of its nodes read x
+    is_kernel: bool = False  #: it is one pass already
+
+    @property
+    def tokens(self) -> int:
+        """Which dimension L is."""
+        return _HEADS_FIRST + _TOKENS_FIRST - self.heads
+
+    def matrices(self) -> Node:
+        """The matrices, [B or 1, L, D / 2, 2, 2], in front of the rotation."""
+        before, count = self.last, len(self.factors)
+        if count == 1:
+            (joined,) = self.factors
+        elif value(self.factors[0]).shape[-1] == 2:
+            joined = insert(before, torch.stack, list(self.factors), -1)
+        else:
+            halves = [insert(before, _every_other, factor, first) for factor in self.factors for first in (0, 1)]
+            cosine, next_cosine, sine, next_sine = halves
+            joined = insert(before, torch.stack, [cosine, insert(before, torch.neg, sine), next_sine, next_cosine], -1)
+        length, size = shape(self.x)[self.tokens], shape(self.x)[-1]
+        return insert(before, torch.reshape, joined, (shape(joined)[0], length, size // 2, 2, 2))
+
+
+def rotations(graph: Graph) -> list[Rotation]:
+    """All that are in ``graph``, in order."""
+    found = [*_by_operator(graph), *_by_columns(graph), *_by_cosines(graph)]
+    return sorted(found, key=lambda rotation: rotation.last)
+
+
+def _every_other(x: torch.Tensor, first: int) -> torch.Tensor:
+    """Elements ``first``, ``first + 2``, ... of the last dimension."""
+    return x[..., first::2]
+
+
+def _by_operator(graph: Graph) -> Iterator[Rotation]:
+    for node in list(graph.nodes):
+        if not isinstance(node.target, torch._ops.OpOverloadPacket) or node.kwargs or str(node.target) not in _OPERATORS:
+            continue
+        *tensors, matrices = node.args
+        results = {0: node} if len(tensors) == 1 else {user.args[1]: user for user in node.users if calls(user, element)}
+        for index, last in results.items():
+            if heads := _heads(tensors[index], matrices, 2):
+                yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True)
+
+
+def _by_columns(graph: Graph) -> Iterator[Rotation]:
+    """``first_column * x[..., 0] + second_column * x[..., 1]`` of ``x`` seen as [.., D / 2, 1, 2]."""
+    for node in list(graph.nodes):
+        terms = _two_terms(node)
+        columns = [_column(*term) for term in terms]
+        if len(columns) != 2 or None in columns:
+            continue
+        by_index = {column[2]: column for column in columns if column is not None}
+        if by_index.keys() != {0, 1} or by_index[0][1] is not by_index[1][1]:
+            continue
+        pairs = by_index[0][1]
+        x = _uncast(pairs.args[0])
+        last = _back(node, x)
+        if last is not None and shape(pairs) == (*shape(x)[:-1], shape(x)[-1] // 2, 1, 2) and (heads := _heads(x, by_index[0][0], 1)):
+            yield Rotation(last, x, heads, (by_index[0][0], by_index[1][0]))
+
+
+def _by_cosines(graph: Graph) -> Iterator[Rotation]:
+    """``x * cosines + turned * sines``, where ``turned`` has ``(-x[2i + 1], x[2i])`` in the place of ``(x[2i], x[2i + 1])``."""
+    for node in calls_of(graph, torch.add):
+        if not all(calls(arg, torch.mul) and sole_user(arg) is node for arg in node.args):
+            continue
+        for plain, other in (node.args, node.args[::-1]):
+            x, turned = _uncast(plain.args[0]), _turned(_uncast(other.args[0]))
+            last = _back(node, x) if turned is not None and turned is x else None
+            cosines, sines = plain.args[1], other.args[1]
+            if last is not None and shape(cosines) == shape(sines) and (heads := _heads(x, cosines, 0)):
+                yield Rotation(last, x, heads, (cosines, sines), readers=2)
+                break
+
+
+def _heads(x: Any, factor: Any, inner: int) -> int | None:
+    """Which dimension of ``x`` has its heads: the one that ``factor``, with ``inner`` dimensions behind its pairs, is broadcast along."""
+    if not (isinstance(x, Node) and isinstance(factor, Node)) or value(x).dim() != 4 or value(factor).dim() != 4 + inner:
+        return None
+    _, first, second, size = shape(factor)[:4]
+    if size != shape(x)[-1] // (2 if inner else 1) or any(item != 2 for item in shape(factor)[4:]):
+        return None
+    if (first, second) == (1, shape(x)[2]):
+        return _HEADS_FIRST
+    return _TOKENS_FIRST if (first, second) == (shape(x)[1], 1) else None
+
+
+def _two_terms(node: Node) -> list[tuple[Any, Any]]:
+    """The factors of both products where ``node`` is a sum of two."""
+    if calls(node, torch.add):
+        return [arg.args for arg in node.args if calls(arg, torch.mul) and sole_user(arg) is node]
+    if node.op in ("call_function", "call_method") and function_name(node.target) == "addcmul" and len(node.args) == 3 and not node.kwargs:
+        first, *second = node.args
+        return [first.args, tuple(second)] if calls(first, torch.mul) and sole_user(first) is node else []
+    return []
+
+
+def _column(factor: Any, taken: Any) -> tuple[Node, Node, int] | None:
+    """A column of matrices, the pairs that it is multiplied with, and which element of each."""
+    if isinstance(factor, Node) and isinstance(taken, Node) and taken.target == "__getitem__" and calls(taken.args[0], torch.reshape):
+        index = taken.args[1]
+        if isinstance(index, tuple) and len(index) == 2 and index[0] is Ellipsis and index[1] in (0, 1):
+            return factor, taken.args[0], index[1]
+    return None
+
+
+def _turned(node: Any) -> Node | None:
+    """What ``node`` is with its pairs exchanged and the first of each negated."""
+    stack = node.args[0] if calls(node, torch.reshape) else None
+    if not isinstance(stack, Node) or stack.target is not torch.stack or (*stack.args[1:], *stack.kwargs.values()) != (-1,):
+        return None
+    negated, second = stack.args[0]
+    if not (isinstance(negated, Node) and function_name(negated.target) in ("neg", "__neg__", "negative")):
+        return None
+    items: tuple[Any, Any] = negated.args[0], second
+    if not all(calls(item, element) for item in items) or [item.args[1] for item in items] != [1, 0] or items[0].args[0] is not items[1].args[0]:
+        return None
+    unbound = items[0].args[0]
+    if function_name(unbound.target) != "unbind" or (*unbound.args[1:], *unbound.kwargs.values()) != (-1,):
+        return None
+    pairs: Any = unbound.args[0]
+    if not calls(pairs, torch.reshape) or shape(pairs) != (*shape(pairs.args[0])[:-1], shape(pairs.args[0])[-1] // 2, 2):
+        return None
+    return pairs.args[0] if shape(node) == shape(pairs.args[0]) else None
+
+
+def _uncast(node: Any) -> Any:
+    return node.args[0] if calls(node, cast_like) else node
+
+
+def _back(node: Node, x: Any) -> Node | None:
+    """``node``, or where it isn't of ``x``'s dtype, the cast to that behind a reshape to its shape; None where there is neither."""
+    if not isinstance(x, Node) or value(node).dtype == value(x).dtype:
+        return node if isinstance(x, Node) else None
+    reshaped = sole_user(node)
+    cast = sole_user(reshaped) if calls(reshaped, torch.reshape) else reshaped
+    return cast if calls(cast, cast_like) and shape(cast) == shape(x) and value(cast).dtype == value(x).dtype else None

@@ -1,0 +1,57 @@
+"""Cases of ``ada_layer_norm``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.case import Case, Data
+from tests.ops.shapes import ADA_LAYER_NORM
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _make(
+    shape: tuple[int, int, int], residual: bool = True, gate: bool = True, images: int | None = None, views: bool = False
+) -> Callable[[torch.dtype, torch.device], _Arguments]:
+    """``images``: how many rows scale, shift and gate have; None: one for each image. ``views``: rows with gaps between them."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> _Arguments:
+        data = Data(dtype, device)
+        batch, length, channels = shape
+        packed = data.normal(batch if images is None else images, 1, 3 * channels, std=0.4)  # as one linear layer gives all of a block's
+        scale, shift, gates = packed.chunk(3, -1)
+        x = data.normal(batch, length, 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
+        added = data.normal(batch, length + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
+        return (x, scale, shift, 1e-6, added if residual else None, gates if residual and gate else None), {}
+
+    return make
+
+
+CASES = [
+    Case("c64", _make((2, 9, 64))),
+    Case("c1152", _make((1, 6, 1152))),
+    Case("c3072", _make((2, 3, 3072))),
+    Case("c8192", _make((1, 2, 8192))),
+    Case("no-gate", _make((2, 7, 320), gate=False)),
+    Case("no-residual", _make((3, 5, 640), residual=False)),
+    Case("one-for-all-images", _make((3, 5, 128), images=1)),
+    Case("odd", _make((5, 3, 33))),
+    Case("odd-long", _make((2, 3, 1531))),
+    Case("rows-of-several-images-in-a-program", _make((70, 1, 24))),
+    Case("views", _make((2, 7, 48), views=True)),
+    Case("view-no-residual", _make((2, 7, 48), residual=False, views=True)),
+    Case("empty", _make((0, 7, 64))),
+    Case("no-tokens", _make((2, 0, 64), residual=False)),
+]
+
+GPU_CASES = [
+    *(
+        Case(f"{model}-{'x'.join(map(str, s.size))}{'' if s.gated else '-no-residual'}", _make(s.size, residual=s.gated))
+        for model, shapes in ADA_LAYER_NORM.items()
+        for s in shapes
+    ),
+    Case("past-2-31-elements", _make((1, 2**19 + 3, 4100), gate=False), slow=True),
+]

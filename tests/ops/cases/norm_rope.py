@@ -1,0 +1,63 @@
+"""Cases of ``norm_rope``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.case import Case, Data
+from tests.ops.shapes import NORM_ROPE
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def rotations(length: int, size: int, device: torch.device, images: int = 1) -> torch.Tensor:
+    """[images, length, size / 2, 2, 2]: another angle for each image, token and pair."""
+    angles = torch.outer(torch.arange(1, images * length + 1, device=device), 100 ** -torch.linspace(0, 1, size // 2, device=device))
+    cosines, sines = angles.cos(), angles.sin()
+    return torch.stack([cosines, -sines, sines, cosines], -1).reshape(images, length, size // 2, 2, 2)
+
+
+def _make(
+    shape: tuple[int, int, int, int], behind: int = 0, norm: bool = True, weights: bool = True, images: int = 1, packed: bool = False
+) -> Callable[[torch.dtype, torch.device], _Arguments]:
+    """``behind``: tokens of a second stream. ``packed``: as a view of queries, keys and values."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> _Arguments:
+        data = Data(dtype, device)
+        batch, length, heads, size = shape
+
+        def tokens(count: int) -> torch.Tensor:
+            return data.normal(batch, count, 3 if packed else 1, heads, size, mean=0.1)[:, :, -1]
+
+        def weight() -> torch.Tensor | None:
+            return data.normal(size, mean=1.0, std=0.3) if norm and weights else None
+
+        second = (tokens(behind), weight()) if behind else ()
+        return (tokens(length), weight(), rotations(length + behind, size, device, images), 1e-6 if norm else None, *second), {}
+
+    return make
+
+
+CASES = [
+    Case("one-stream", _make((2, 5, 3, 64))),
+    Case("two-streams", _make((2, 5, 3, 64), behind=4)),
+    Case("heads-of-16", _make((1, 3, 70, 16))),
+    Case("heads-of-128", _make((2, 4, 24, 128), behind=3, packed=True)),
+    Case("heads-of-256", _make((1, 4, 6, 256))),
+    Case("no-weights", _make((2, 5, 3, 64), behind=4, weights=False)),
+    Case("no-norm", _make((2, 5, 3, 64), norm=False)),
+    Case("no-norm-two-streams", _make((2, 5, 3, 64), behind=4, norm=False)),
+    Case("other-rotations-for-each-image", _make((3, 5, 2, 32), behind=2, images=3)),
+    Case("packed", _make((2, 5, 3, 64), packed=True)),
+    Case("one-token", _make((1, 1, 1, 64))),
+    Case("no-images", _make((0, 5, 3, 64))),
+]
+
+GPU_CASES = [
+    Case(f"{model}-{'x'.join(map(str, s.size))}{f'-and-{s.behind}' if s.behind else ''}", _make(s.size, s.behind, packed=True))
+    for model, shapes in NORM_ROPE.items()
+    for s in shapes
+]

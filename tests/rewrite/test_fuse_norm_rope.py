@@ -1,0 +1,173 @@
+"""Rotary embeddings in their spellings, with the RMSNorm in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfast_core.ops.norm_rope import norm_rope
+from tests.models import Forward
+from tests.ops.cases.norm_rope import rotations
+from tests.tracing import count, rewritten
+
+B, H, L, L2, D = 2, 3, 5, 4, 8
+Rope = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def by_columns(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As ComfyUI's Flux did until 0.3.64: heads before tokens, matrices [1, 1, L, D / 2, 2, 2]."""
+    pairs = x.to(matrices.dtype).reshape(*x.shape[:-1], -1, 1, 2)
+    out = matrices[..., 0] * pairs[..., 0]
+    out.addcmul_(matrices[..., 1], pairs[..., 1])
+    return out.reshape(*x.shape).type_as(x)
+
+
+def by_columns_in_a_sum(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """The same without ``addcmul_``."""
+    pairs = x.to(matrices.dtype).reshape(*x.shape[:-1], -1, 1, 2)
+    return (matrices[..., 0] * pairs[..., 0] + matrices[..., 1] * pairs[..., 1]).reshape(*x.shape).type_as(x)
+
+
+def by_cosines(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As diffusers' Flux does, with heads before tokens."""
+    cosines, sines = (matrices[..., j, 0].repeat_interleave(2, -1) for j in (0, 1))
+    first, second = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    turned = torch.stack([-second, first], dim=-1).flatten(3)
+    return (x.float() * cosines + turned.float() * sines).to(x.dtype)
+
+
+def by_operator(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As ComfyUI does by comfy-kitchen; its operator is made here where that isn't installed."""
+    if not hasattr(torch.ops.comfy_kitchen, "apply_rope1"):
+        torch.library.custom_op("comfy_kitchen::apply_rope1", by_columns, mutates_args=()).register_fake(lambda x, _: torch.empty_like(x))
+    return torch.ops.comfy_kitchen.apply_rope1(x, matrices)
+
+
+def by_operator_of_two(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Queries and keys in one call, of which one is looked at."""
+    if not hasattr(torch.ops.comfy_kitchen, "apply_rope"):
+        fake = lambda q, k, _: (torch.empty_like(q), torch.empty_like(k))  # noqa: E731
+        torch.library.custom_op("comfy_kitchen::apply_rope", _of_two, mutates_args=()).register_fake(fake)
+    return torch.ops.comfy_kitchen.apply_rope(x, x * 2, matrices)[0]
+
+
+def _of_two(q: torch.Tensor, k: torch.Tensor, matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return by_columns(q, matrices), by_columns(k, matrices)
+
+
+ROPES: dict[str, Rope] = {"columns": by_columns, "columns in a sum": by_columns_in_a_sum, "cosines": by_cosines, "operator": by_operator}
+
+
+def _matrices(length: int = L, heads_first: bool = True) -> torch.Tensor:
+    matrices = rotations(length, D, torch.device("cpu"))
+    return matrices[:, None] if heads_first else matrices[:, :, None]
+
+
+def _fused(
+    way: Callable[..., Any], *inputs: torch.Tensor, has_impl: bool = True, dtype: torch.dtype = torch.float32, **layers: nn.Module
+) -> tuple[int, torch.fx.Graph, list[Any]]:
+    module = Forward(lambda net, *xs: way(net, *xs), **(layers or {"norm": nn.RMSNorm(D, eps=1e-6), "other": nn.RMSNorm(D, eps=1e-6)}))
+    for norm in (module.norm, module.other):
+        nn.init.normal_(norm.weight, 1.0, 0.3)
+    inputs = tuple(x.to(dtype) if x.dim() == 4 else x for x in inputs)
+    found, graph = rewritten("fuse_norm_rope", module.to(dtype), *inputs, has_impl=lambda *_: has_impl)
+    return found, graph, [node for node in graph.nodes if node.target is norm_rope]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ROPES)
+def test_a_norm_and_a_rope_are_one_op(name: str, dtype: torch.dtype) -> None:
+    found, graph, nodes = _fused(lambda net, q, m: ROPES[name](net.norm(q), m), torch.randn(B, H, L, D), _matrices(), dtype=dtype)
+    assert found == 1 and nodes[0].args[3] == 1e-6 and nodes[0].args[1] is not None
+    assert count(graph, F.rms_norm, torch.rms_norm) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_norm_without_an_eps_has_pytorchs(dtype: torch.dtype) -> None:
+    """Of small values, which an eps of another size would make others."""
+    small = nn.RMSNorm(D), nn.RMSNorm(D)
+    way = lambda net, q, m: by_columns(net.norm(q * 0.01), m)  # noqa: E731
+    found, _, (node,) = _fused(way, torch.randn(B, H, L, D), _matrices(), dtype=dtype, norm=small[0], other=small[1])
+    assert found == 1 and node.args[3] in (torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_two_streams_are_joined_by_it(name: str) -> None:
+    def way(net: Any, text: torch.Tensor, image: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return ROPES[name](torch.cat([net.norm(text), net.other(image)], dim=2), m)
+
+    found, graph, (node,) = _fused(way, torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2))
+    assert found == 1 and len(node.args) == 6 and count(graph, torch.cat) == 0
+
+
+def test_tokens_before_heads() -> None:
+    found, graph, _ = _fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), _matrices(heads_first=False))
+    assert found == 1 and count(graph, torch.permute) == 0
+
+
+def test_a_rope_without_a_norm() -> None:
+    found, _, (node,) = _fused(lambda net, q, m: by_columns(q, m), torch.randn(B, H, L, D), _matrices())
+    assert found == 1 and node.args[1:4:2] == (None, None)
+
+
+def test_queries_and_keys_share_the_matrices() -> None:
+    found, _, nodes = _fused(lambda net, q, k, m: (by_cosines(q, m), by_cosines(k, m)), *torch.randn(2, B, H, L, D), _matrices())
+    assert found == 2 and nodes[0].args[2] is nodes[1].args[2]
+
+
+def test_one_of_an_operators_two_results() -> None:
+    def way(net: Any, q: torch.Tensor, k: torch.Tensor, m: torch.Tensor) -> Any:
+        by_operator_of_two(q, m)
+        return torch.ops.comfy_kitchen.apply_rope(net.norm(q), k, m)
+
+    found, graph, (node,) = _fused(way, *torch.randn(2, B, H, L, D), _matrices())
+    assert found == 1 and node.args[3] == 1e-6 and count(graph, torch.ops.comfy_kitchen.apply_rope) == 1
+
+
+def test_an_operator_without_a_norm_stays() -> None:
+    found, _, nodes = _fused(lambda net, q, m: by_operator(q, m), torch.randn(B, H, L, D), _matrices())
+    assert found == 0 and not nodes
+
+
+def test_a_norm_that_others_read_stays() -> None:
+    def way(net: Any, q: torch.Tensor, m: torch.Tensor) -> Any:
+        normed = net.norm(q)
+        return normed, by_columns(normed, m)
+
+    found, graph, (node,) = _fused(way, torch.randn(B, H, L, D), _matrices())
+    assert found == 1 and node.args[3] is None and count(graph, F.rms_norm, torch.rms_norm) == 1
+
+
+def _halves(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    """Pairs of an element of the first half and one of the second."""
+    cosines, sines = (m[..., j, 0].repeat(1, 1, 1, 2) for j in (0, 1))
+    first, second = x.chunk(2, -1)
+    return x * cosines + torch.cat([-second, first], -1) * sines
+
+
+def _kept(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    """No element is negated."""
+    cosines, sines = (m[..., j, 0].repeat_interleave(2, -1) for j in (0, 1))
+    first, second = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    return x * cosines + torch.stack([second, first], -1).flatten(3) * sines
+
+
+def _same_column(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    pairs = x.reshape(*x.shape[:-1], -1, 1, 2)
+    return (m[..., 0] * pairs[..., 0] + m[..., 1] * pairs[..., 0]).reshape(*x.shape)
+
+
+@pytest.mark.parametrize("rope", [_halves, _kept, _same_column])
+def test_what_only_looks_like_it_stays(rope: Rope) -> None:
+    found, _, nodes = _fused(lambda net, q, m: rope(q, m), torch.randn(B, H, L, D), _matrices())
+    assert found == 0 and not nodes
+
+
+def test_without_an_impl_all_stays() -> None:
+    found, graph, nodes = _fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, H, L, D), _matrices(), has_impl=False)
+    assert found == 0 and not nodes and count(graph, torch.stack) == 0
