@@ -1,5 +1,5 @@
-"""A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``vae``, ``text_encoder`` and ``controlnet``
-have in common.
+"""A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``transformer``, ``vae``, ``text_encoder`` and
+``controlnet`` have in common.
 
 Prints a table and writes CSV: time of a call in a row of them (median of rounds that alternate between the providers, in changing order),
 time of the first calls until steady state, peak memory where it is counted, and the error against the same weights in float32.

@@ -181,10 +181,12 @@ def _finish(axes: Any) -> Any:
 #: by the name of the benchmark: the plot's title, and what draws it
 CHARTS: dict[str, tuple[str, Callable[[Rows], Any]]] = {
     "unet": ("One UNet forward", ms_by_provider),
+    "transformer": ("One forward of a diffusion transformer", ms_by_provider),
     "vae": ("VAE decoder", ms_by_provider),
     "text_encoder": ("One prompt through a text encoder", ms_by_provider),
     "controlnet": ("One step of ControlNet and UNet", ms_by_provider),
     "unet_kernels": ("Where a UNet forward's time goes", kernel_time),
+    "transformer_kernels": ("Where a transformer's time goes", kernel_time),
     "vae_kernels": ("Where the VAE decoder's time goes", kernel_time),
     "text_encoder_kernels": ("Where a text encoder's time goes", kernel_time),
     "controlnet_kernels": ("Where the time of ControlNet and UNet goes", kernel_time),

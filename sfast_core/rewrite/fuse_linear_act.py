@@ -11,7 +11,7 @@ from .canonicalise import gelu
 from .graph import calls, calls_of, drop_unused, insert_as, replace, sole_user, value
 
 
-def _activation(linear: Node) -> tuple[Node, str] | None:
+def activation_behind(linear: Node) -> tuple[Node, str] | None:
     """The activation that is the only reader of ``linear``, and its name."""
     user = sole_user(linear)
     if user is None:
@@ -47,7 +47,7 @@ def fuse_linear_act(graph: Graph) -> int:
     """A linear layer whose only reader is GELU (exact, tanh, quick), SiLU or ReLU."""
     fused = 0
     for node in calls_of(graph, F.linear):
-        found = _activation(node)
+        found = activation_behind(node)
         if found is not None:
             last, act = found
             replace(last, insert_as(last, value(last), linear_act, *node.args, act))

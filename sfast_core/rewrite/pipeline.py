@@ -35,6 +35,7 @@ from .share_halves import share_halves
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
 from .spell_out_attention import spell_out_attention
 from .split_concat import split_concat
+from .split_projections import split_projections
 
 Pass = Callable[[Graph], int]
 
@@ -82,6 +83,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "fuse_ada_layer_norm": lambda graph: fuse_ada_layer_norm(graph, has_impl),
         "carry_bias": lambda graph: carry_bias(graph, has_impl),
         "fuse_geglu": fuse_geglu,
+        "split_projections": lambda graph: split_projections(graph, has_impl),
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,
         "share_halves": lambda graph: share_halves(graph, has_impl),

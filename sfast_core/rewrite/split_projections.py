@@ -1,0 +1,77 @@
+"""Linear layers that a transformer has put together and that are faster apart: where an activation, or joining what they read, is a pass of its own.
+
+Flux's single blocks project queries, keys, values and the feed-forward's hidden layer by one weight, and attention and feed-forward back by one.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ..capture.functional import element
+from ..capture.recorder import function_name
+from ..ops.linear_add import linear_add
+from .fuse_linear_act import activation_behind
+from .fuse_linear_add import HasImpl
+from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
+
+
+def split_projections(graph: Graph, has_impl: HasImpl) -> int:
+    """A linear layer of whose parts one has an activation behind it becomes one layer a part; one that reads two joined tensors, a sum of two.
+
+    An activation is then in its product's epilogue (``fuse_linear_act``), and the sum begins from the first product. The weights stay as they
+    are: each product reads its rows or columns. Where no kernel computes such a sum, what reads joined tensors stays.
+    """
+    split = sum(_split_result(node) for node in calls_of(graph, F.linear))
+    split += sum(_split_input(node, has_impl) for node in calls_of(graph, F.linear))
+    drop_unused(graph)
+    return split
+
+
+def _split_result(linear: Node) -> bool:
+    taken = sole_user(linear)
+    sizes = _sizes(taken)
+    if taken is None or sizes is None or not all(calls(user, element) for user in taken.users):
+        return False
+    parts = {part.args[1]: part for part in taken.users}
+    if len(parts) != len(sizes) or not any(map(activation_behind, parts.values())):
+        return False
+    x, weight, bias = linear.args
+    for index, start in enumerate(accumulate(sizes[:-1], initial=0)):
+        part, size = parts[index], sizes[index]
+        rows = [None if tensor is None else insert(linear, torch.narrow, tensor, 0, start, size) for tensor in (weight, bias)]
+        replace(part, insert_as(linear, value(linear).new_empty(shape(part)), F.linear, x, *rows))
+    return True
+
+
+def _sizes(node: Node | None) -> list[int] | None:
+    """The sizes of the parts into which ``node`` splits its argument's last dimension."""
+    if node is None or function_name(node.target) not in ("split", "split_with_sizes") or not node.args:
+        return None
+    given: Any = [*node.args[1:], *node.kwargs.values()]
+    if len(given) != 2 or given[1] not in (-1, value(node.args[0]).dim() - 1) or not isinstance(given[0], (list, tuple)):  # type: ignore[arg-type]
+        return None
+    return list(given[0])
+
+
+def _split_input(linear: Node, has_impl: HasImpl) -> bool:
+    joined, weight, bias = linear.args
+    if not calls(joined, torch.cat) or sole_user(joined) is not linear or joined.args[1] not in (-1, value(joined).dim() - 1):
+        return False
+    parts: Any = joined.args[0]
+    if len(parts) != 2 or any(value(part).dtype != value(joined).dtype for part in parts):
+        return False
+    first, second = parts
+    at = shape(first)[-1]
+    columns = value(weight).split([at, shape(second)[-1]], dim=1)  # type: ignore[arg-type]
+    out = value(linear).new_empty(shape(linear))
+    if not has_impl(linear_add, value(second).new_empty(shape(second)), columns[1], None, out):
+        return False
+    begun = insert_as(linear, out, F.linear, first, insert(linear, torch.narrow, weight, 1, 0, at), bias)
+    rest = insert(linear, torch.narrow, weight, 1, at, shape(second)[-1])
+    replace(linear, insert_as(linear, out, linear_add, second, rest, None, begun))
+    return True

@@ -1,0 +1,90 @@
+"""Linear layers that are faster apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfast_core.ops.linear_act import linear_act
+from sfast_core.ops.linear_add import linear_add
+from tests.models import Forward
+from tests.tracing import count, rewritten
+
+IN, QKV, HIDDEN = 16, 24, 32
+
+
+def _rewritten(way: Callable[..., Any], *inputs: torch.Tensor, bias: bool = True) -> tuple[int, torch.fx.Graph]:
+    """What ``split_projections`` changed, and the graph behind ``fuse_linear_act``."""
+    layers = {"up": nn.Linear(IN, QKV + HIDDEN, bias=bias), "down": nn.Linear(QKV + HIDDEN, IN, bias=bias)}
+    module = Forward(way, **layers)
+    _, graph = rewritten("fuse_linear_act", module, *inputs, has_impl=lambda op, *_: op is linear_add)
+    found, _ = rewritten("split_projections", module, *inputs, has_impl=lambda op, *_: op is linear_add)
+    return found, graph
+
+
+def _split(x: torch.Tensor) -> Any:
+    return torch.split(x, [QKV, HIDDEN], dim=-1)
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "torch.split": lambda net, x: (lambda a, b: (a, F.gelu(b, approximate="tanh")))(*_split(net.up(x))),
+    "Tensor.split": lambda net, x: (lambda a, b: (a, F.gelu(b)))(*net.up(x).split([QKV, HIDDEN], dim=2)),
+    "split_with_sizes": lambda net, x: (lambda a, b: (F.silu(a), b))(*net.up(x).split_with_sizes([QKV, HIDDEN], -1)),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("name", WAYS)
+def test_an_activation_behind_a_part_goes_into_a_product_of_its_own(name: str, bias: bool) -> None:
+    found, graph = _rewritten(WAYS[name], torch.randn(2, 5, IN), bias=bias)
+    assert found == 1 and count(graph, F.linear) == 1 and count(graph, linear_act) == 1
+    assert not [node for node in graph.nodes if "split" in str(node.target)]
+
+
+NEAR_MISSES: dict[str, Callable[..., Any]] = {
+    "no activation": lambda net, x: (lambda a, b: (a, b * 2))(*_split(net.up(x))),
+    "others read the part": lambda net, x: (lambda a, b: (a, b, F.gelu(b)))(*_split(net.up(x))),
+    "others read all of it": lambda net, x: (lambda y: (y * 2, F.gelu(_split(y)[1]), _split(y)[0]))(net.up(x)),
+    "another dimension": lambda net, x: (lambda a, b: (a, F.gelu(b)))(*torch.split(net.up(x), [2, 3], dim=1)),
+    "a part that nobody reads": lambda net, x: F.gelu(_split(net.up(x))[1]),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_what_only_looks_like_it_stays(name: str) -> None:
+    found, graph = _rewritten(NEAR_MISSES[name], torch.randn(2, 5, IN))
+    assert found == 0 and count(graph, F.linear) == 1 and count(graph, linear_act) == 0
+
+
+def _joined(net: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return net.down(torch.cat([a, b], dim=-1))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_what_reads_two_joined_tensors_is_a_sum(bias: bool) -> None:
+    module = Forward(_joined, down=nn.Linear(QKV + HIDDEN, IN, bias=bias))
+    found, graph = rewritten(
+        "split_projections", module, torch.randn(2, 5, QKV), torch.randn(2, 5, HIDDEN), has_impl=lambda op, *_: op is linear_add
+    )
+    assert found == 1 and (count(graph, torch.cat), count(graph, F.linear), count(graph, linear_add)) == (0, 1, 1)
+
+
+def test_without_an_impl_joined_tensors_stay() -> None:
+    module = Forward(_joined, down=nn.Linear(QKV + HIDDEN, IN))
+    found, graph = rewritten("split_projections", module, torch.randn(2, 5, QKV), torch.randn(2, 5, HIDDEN))
+    assert found == 0 and count(graph, torch.cat) == 1
+
+
+def test_joined_tensors_that_others_read_stay() -> None:
+    def way(net: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+        both = torch.cat([a, b], dim=-1)
+        return both, net.down(both)
+
+    module = Forward(way, down=nn.Linear(QKV + HIDDEN, IN))
+    found, graph = rewritten("split_projections", module, torch.randn(2, 5, QKV), torch.randn(2, 5, HIDDEN), has_impl=lambda *_: True)
+    assert found == 0 and count(graph, torch.cat) == 1
