@@ -52,7 +52,7 @@ def _build_flux(dtype: torch.dtype) -> Any:
 def _flux_inputs(_: Any, dtype: torch.dtype) -> dict[str, Any]:
     """One prompt of 512 tokens: its guidance is an argument."""
     randn, side = _random(dtype), _SIDE // 2
-    places = torch.stack(torch.meshgrid(torch.zeros(1), torch.arange(side), torch.arange(side), indexing="ij"), -1)
+    places = torch.stack(torch.meshgrid(*(torch.arange(float(count)) for count in (1, side, side)), indexing="ij"), -1)
     return {
         "hidden_states": randn(1, side * side, 64),
         "encoder_hidden_states": randn(1, 512, 4096),
