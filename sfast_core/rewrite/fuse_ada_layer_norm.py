@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import element
 from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
+from .fuse_layer_norm import has_own_bias
 from .fuse_linear_add import HasImpl
-from .graph import calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
 
 
 class _Modulation(NamedTuple):
@@ -23,7 +25,8 @@ class _Modulation(NamedTuple):
 def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
     """``norm * (1 + scale) + shift``, also as ``addcmul``, where nobody else reads the norm, it has no weights, and each image has one scale.
 
-    Of the sum that the norm reads, a product with one gate for each image goes along. Without an impl all stays as it is.
+    Of the sum that the norm reads, a product with one gate for each image goes along, and the bias of the linear layer behind that. Without an
+    impl all stays as it is.
     """
     fused = 0
     for norm in calls_of(graph, add_layer_norm):
@@ -35,9 +38,12 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
         if found is None or (total is not None and any(user < found.last for user in total.users)):
             continue
         y, kept, gate = _gated(norm, x, residual)
-        arguments = (y, found.scale, found.shift, eps, kept, gate)
+        linear = y if gate is not None and has_own_bias(y) else None
+        arguments = (y, found.scale, found.shift, eps, kept, gate, *([linear.args[2]] if linear else []))
         if not has_impl(ada_layer_norm, *metas(arguments)):
             continue
+        if linear is not None:  # of tokens that are a slice of others, a product with a bias is two kernels
+            respell(linear, value(linear), F.linear, *linear.args[:2], None)
         both = insert_as(found.last, norm.meta["val"], ada_layer_norm, *arguments)
         if total is not None:
             replace(total, insert_item(found.last, both, 0))

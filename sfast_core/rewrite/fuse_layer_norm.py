@@ -6,6 +6,8 @@ The bias of a linear layer that is added to the residual goes along: the pass ha
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
@@ -48,7 +50,7 @@ def _is_residual_sum(node: Node) -> bool:
 def _fuse_sum(total: Node, weight: Node | None, bias: Node | None, eps: float, has_impl: HasImpl) -> Node:
     """The fused call in front of the sum ``total``."""
     for linear, other in (total.args, total.args[::-1]):
-        if linear is other or not _has_own_bias(linear, total):
+        if linear is other or not has_own_bias(linear):
             continue
         arguments = (linear, other, weight, bias, eps, linear.args[2])
         if has_impl(add_layer_norm, *metas(arguments)):
@@ -57,9 +59,9 @@ def _fuse_sum(total: Node, weight: Node | None, bias: Node | None, eps: float, h
     return insert_as(total, _results(total), add_layer_norm, *total.args, weight, bias, eps)
 
 
-def _has_own_bias(node: Node, total: Node) -> bool:
-    """A linear layer with a bias whose result ``total`` alone reads, and which isn't to be packed with others that read its input."""
-    return calls(node, F.linear) and node.args[2] is not None and sole_user(node) is total and not has_siblings(node)
+def has_own_bias(node: Any) -> TypeGuard[Node]:
+    """A linear layer with a bias whose result has one reader, and which isn't to be packed with others that read its input."""
+    return calls(node, F.linear) and node.args[2] is not None and sole_user(node) is not None and not has_siblings(node)
 
 
 def _results(x: Node) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,6 +31,7 @@ from .pack_context import pack_context
 from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
 from .recover_attention import recover_attention
+from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
 from .spell_out_attention import spell_out_attention
@@ -65,13 +66,14 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "canonicalise": canonicalise,
         "drop_units": drop_units,
         "recover_silu": recover_silu,
+        "rejoin_slices": rejoin_slices,
         "spell_out_attention": spell_out_attention,
         "simplify_shapes": simplify_shapes,
         "share_common": share_common,
         "fold_constants": fold_constants,
         "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
-        "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
         "recover_attention": recover_attention,
+        "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
         "fuse_conv_shortcut": lambda graph: fuse_conv_shortcut(graph, has_impl),
         "convolution_as_linear": convolution_as_linear,
         "fuse_linear_add": lambda graph: fuse_linear_add(graph, has_impl),

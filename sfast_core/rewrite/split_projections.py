@@ -19,12 +19,15 @@ from .fuse_linear_act import activation_behind
 from .fuse_linear_add import HasImpl
 from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
 
+_FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joining a few rows
+
 
 def split_projections(graph: Graph, has_impl: HasImpl) -> int:
     """A linear layer of whose parts one has an activation behind it becomes one layer a part; one that reads two joined tensors, a sum of two.
 
     An activation is then in its product's epilogue (``fuse_linear_act``), and the sum begins from the first product. The weights stay as they
-    are: each product reads its rows or columns. Where no kernel computes such a sum, what reads joined tensors stays.
+    are: each product reads its rows or columns. What reads joined tensors stays where no kernel computes such a sum, where it has an
+    activation behind it, and where it has fewer columns than results: the sum is read and written once, as what is joined would be.
     """
     split = sum(_split_result(node) for node in calls_of(graph, F.linear))
     split += sum(_split_input(node, has_impl) for node in calls_of(graph, F.linear))
@@ -61,6 +64,9 @@ def _sizes(node: Node | None) -> list[int] | None:
 def _split_input(linear: Node, has_impl: HasImpl) -> bool:
     joined, weight, bias = linear.args
     if not calls(joined, torch.cat) or sole_user(joined) is not linear or joined.args[1] not in (-1, value(joined).dim() - 1):
+        return False
+    rows = value(joined).numel() // shape(joined)[-1]
+    if rows < _FEWEST_ROWS or shape(joined)[-1] <= shape(linear)[-1] or activation_behind(linear):
         return False
     parts: Any = joined.args[0]
     if len(parts) != 2 or any(value(part).dtype != value(joined).dtype for part in parts):

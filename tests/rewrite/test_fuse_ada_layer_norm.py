@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from sfast_core.ops.ada_layer_norm import ada_layer_norm
 from sfast_core.ops.add_layer_norm import add_layer_norm
@@ -64,6 +65,17 @@ def test_the_gated_residual_goes_along(name: str) -> None:
     found, graph, (node,) = _fused(way, *_inputs())
     assert found == 1 and [arg.name for arg in node.args if isinstance(arg, torch.fx.Node)] == [f"input_{i}" for i in (0, 2, 3, 1, 4)]
     assert count(graph, torch.add, torch.mul) == 0
+
+
+def test_the_bias_of_the_layer_behind_the_gate_goes_along() -> None:
+    def way(net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+        total = r + gate * net.out(x)
+        return total, torch.addcmul(shift, _norm(total), 1 + scale)
+
+    module = Forward(way, out=nn.Linear(C, C))
+    found, graph = rewritten("fuse_ada_layer_norm", module, *_inputs(), has_impl=lambda *_: True)
+    (node,), (linear,) = ([node for node in graph.nodes if node.target is target] for target in (ada_layer_norm, F.linear))
+    assert found == 1 and node.args[0] is linear and len(node.args) == 7 and linear.args[2] is None
 
 
 def test_a_residual_without_a_gate() -> None:

@@ -130,3 +130,23 @@ def test_a_constant_too_large_to_keep_is_computed_each_time(monkeypatch: pytest.
 def test_a_constant_that_is_the_result_stays() -> None:
     folded, graph = changed("fold_constants", lambda net, x: (x + 1, torch.arange(3) * 2))
     assert folded == 1 and len(graph.output_node().args[0]) == 2
+
+
+REJOINED: dict[str, tuple[Any, bool]] = {
+    "two": (lambda net, x: torch.cat([x[:, :2], x[:, 2:]], dim=1), True),
+    "three": (lambda net, x: torch.cat([x[:, :2], x[:, 2:3], x[:, 3:, ...]], 1), True),
+    "in another order": (lambda net, x: torch.cat([x[:, 2:], x[:, :2]], dim=1), False),
+    "less than all": (lambda net, x: torch.cat([x[:, :2], x[:, 2:4]], dim=1), False),
+    "with a gap": (lambda net, x: torch.cat([x[:, :2], x[:, 3:]], dim=1), False),
+    "every other": (lambda net, x: torch.cat([x[:, :2], x[:, 2::2]], dim=1), False),
+    "along another dimension": (lambda net, x: torch.cat([x[:, :2], x[:, 2:4]], dim=0), False),
+    "of two tensors": (lambda net, x: torch.cat([x[:, :2], (x * 2)[:, 2:]], dim=1), False),
+    "of parts of parts": (lambda net, x: torch.cat([x[:1, :2], x[:1, 2:]], dim=1), False),
+}
+
+
+@pytest.mark.parametrize("name", REJOINED)
+def test_slices_that_are_joined_again(name: str) -> None:
+    way, expected = REJOINED[name]
+    found, graph = rewritten("rejoin_slices", Forward(lambda net, x: way(net, x) + 1), torch.randn(2, 5, 3))
+    assert found == expected and count(graph, torch.cat) == (not expected)

@@ -61,6 +61,10 @@ def test_what_only_looks_like_it_stays(name: str) -> None:
     assert found == 0 and count(graph, F.linear) == 1 and count(graph, linear_act) == 0
 
 
+def _inputs(rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(2, rows, QKV), torch.randn(2, rows, HIDDEN)
+
+
 def _joined(net: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return net.down(torch.cat([a, b], dim=-1))
 
@@ -69,22 +73,29 @@ def _joined(net: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def test_what_reads_two_joined_tensors_is_a_sum(bias: bool) -> None:
     module = Forward(_joined, down=nn.Linear(QKV + HIDDEN, IN, bias=bias))
     found, graph = rewritten(
-        "split_projections", module, torch.randn(2, 5, QKV), torch.randn(2, 5, HIDDEN), has_impl=lambda op, *_: op is linear_add
+        "split_projections", module, *_inputs(), has_impl=lambda op, *_: op is linear_add
     )
     assert found == 1 and (count(graph, torch.cat), count(graph, F.linear), count(graph, linear_add)) == (0, 1, 1)
 
 
 def test_without_an_impl_joined_tensors_stay() -> None:
     module = Forward(_joined, down=nn.Linear(QKV + HIDDEN, IN))
-    found, graph = rewritten("split_projections", module, torch.randn(2, 5, QKV), torch.randn(2, 5, HIDDEN))
+    found, graph = rewritten("split_projections", module, *_inputs())
     assert found == 0 and count(graph, torch.cat) == 1
 
 
-def test_joined_tensors_that_others_read_stay() -> None:
-    def way(net: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
-        both = torch.cat([a, b], dim=-1)
-        return both, net.down(both)
+STAY: dict[str, tuple[Callable[..., Any], int, int]] = {
+    "others read it": (lambda net, a, b: (lambda both: (both, net.down(both)))(torch.cat([a, b], dim=-1)), IN, 64),
+    "an activation behind it": (lambda net, a, b: F.silu(net.down(torch.cat([a, b], dim=-1))), IN, 64),
+    "few rows": (lambda net, a, b: net.down(torch.cat([a, b], dim=-1)), IN, 5),
+    "more results than columns": (lambda net, a, b: net.down(torch.cat([a, b], dim=-1)), QKV + HIDDEN, 64),
+    "joined tokens": (lambda net, a, b: net.down(torch.cat([a, b.flatten(1).unflatten(1, (-1, QKV))], dim=1)), IN, 96),
+}
 
-    module = Forward(way, down=nn.Linear(QKV + HIDDEN, IN))
-    found, graph = rewritten("split_projections", module, torch.randn(2, 5, QKV), torch.randn(2, 5, HIDDEN), has_impl=lambda *_: True)
+
+@pytest.mark.parametrize("name", STAY)
+def test_other_joined_tensors_stay(name: str) -> None:
+    way, results, rows = STAY[name]
+    module = Forward(way, down=nn.Linear(QKV if name == "joined tokens" else QKV + HIDDEN, results))
+    found, graph = rewritten("split_projections", module, *_inputs(rows), has_impl=lambda op, *_: op is linear_add)
     assert found == 0 and count(graph, torch.cat) == 1

@@ -23,8 +23,9 @@ THREAD_ELEMENTS = 16
 def ada_layer_norm_kernel(
     x_ptr,  # [rows, C]
     residual_ptr,  # [rows, C] or None
-    gate_ptr,  # a row of C for each image, or None; only with a residual
-    scale_ptr,  # likewise
+    x_bias_ptr,  # [C] or None; only with a residual
+    gate_ptr,  # a row of C for each image, or None; likewise
+    scale_ptr,  # a row of C for each image
     shift_ptr,  # likewise
     sum_ptr,  # [rows, C], written; None where residual is None
     out_ptr,  # [rows, C], written
@@ -54,6 +55,8 @@ def ada_layer_norm_kernel(
     shift = tl.load(shift_ptr + image * shift_stride + c, mask=live, other=0.0).to(tl.float32)
     if residual_ptr is not None:
         total = s.to(tl.float32)
+        if x_bias_ptr is not None:
+            total += tl.load(x_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
         if gate_ptr is not None:
             total *= tl.load(gate_ptr + image * gate_stride + c, mask=live, other=0.0).to(tl.float32)
         total += tl.load(residual_ptr + offsets, mask=live, other=0.0).to(tl.float32)
@@ -74,6 +77,7 @@ def why_not(
     eps: float,
     residual: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
+    x_bias: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_triton(target) or why_not_dtypes(x=x):
@@ -82,8 +86,10 @@ def why_not(
         return f"x has {x.dim()} dimensions, must have 3"
     if x.shape[-1] > MAX_CHANNELS:
         return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
-    if residual is None and gate is not None:
-        return "gate without a residual"
+    if residual is None and (gate is not None or x_bias is not None):
+        return "gate or x_bias without a residual"
+    if x_bias is not None and (x_bias.dtype != x.dtype or x_bias.shape != x.shape[-1:]):
+        return f"x_bias is {list(x_bias.shape)} {x_bias.dtype}, must be {list(x.shape[-1:])} {x.dtype}"
     if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
         return f"residual is {list(residual.shape)} {residual.dtype}, x is {list(x.shape)} {x.dtype}"
     for name, row in (("scale", scale), ("shift", shift), ("gate", gate)):
@@ -101,6 +107,7 @@ def launch(
     eps: float,
     residual: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
+    x_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_layer_norm`."""
     rows_in = x.contiguous()
@@ -115,6 +122,7 @@ def launch(
             launcher(ada_layer_norm_kernel, (-(-images * length // program_rows),))(
                 rows_in,
                 None if residual is None else residual.contiguous(),
+                None if x_bias is None else x_bias.contiguous(),
                 *modulation,
                 None if residual is None else total,
                 out,

@@ -1,4 +1,4 @@
-"""RMSNorm of each head and the rotary position embedding behind it, of one stream of tokens or of two joined."""
+"""RMSNorm of each head, the rotary position embedding behind it, and joining two streams of tokens: each of them where it is."""
 
 from __future__ import annotations
 

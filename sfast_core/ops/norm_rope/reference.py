@@ -9,19 +9,21 @@ import torch.nn.functional as F
 def norm_rope(
     x: torch.Tensor,
     weight: torch.Tensor | None,
-    rotations: torch.Tensor,
+    rotations: torch.Tensor | None,
     eps: float | None,
     behind: torch.Tensor | None = None,
     behind_weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``n = x / sqrt(mean(x^2) + eps) * weight`` over each head, the pairs ``(n[2i], n[2i + 1])`` then multiplied by the token's i-th matrix.
 
+    Either may be left out; without both, two streams are joined.
+
     The interleaved rotary embedding of J. Su et al., "RoFormer" (2021), behind the RMSNorm of queries and keys.
 
     Args:
         x: [B, L, H, D], float.
         weight: [D] in x's dtype, or None (ones).
-        rotations: [B or 1, L + L2, D / 2, 2, 2], float32: ``out[j] = sum over k of rotations[..., j, k] * n[2i + k]``.
+        rotations: [B or 1, L + L2, D / 2, 2, 2], float32: ``out[j] = sum over k of rotations[..., j, k] * n[2i + k]``; None: nothing is rotated.
         eps: added to the mean square; None: nothing is normalised, and there are no weights.
         behind: [B, L2, H, D] in x's dtype, the tokens that come behind x's, or None (L2 = 0).
         behind_weight: theirs, as ``weight``.
@@ -32,5 +34,7 @@ def norm_rope(
     streams = [(x, weight)] if behind is None else [(x, weight), (behind, behind_weight)]
     normed = [tokens if eps is None else F.rms_norm(tokens, tokens.shape[-1:], weight, eps) for tokens, weight in streams]
     tokens = normed[0] if behind is None else torch.cat(normed, 1)
+    if rotations is None:
+        return tokens.contiguous()
     pairs = tokens.to(rotations.dtype).unflatten(-1, (-1, 1, 2))
     return (rotations[:, :, None] * pairs).sum(-1).flatten(-2).to(x.dtype).contiguous()

@@ -22,7 +22,7 @@ HEAD_SIZES = (16, 32, 64, 128, 256)
 def norm_rope_kernel(
     x_ptr,  # [B, L, H, D], D beside one another
     weight_ptr,  # [D] or None
-    rotations_ptr,  # [B or 1, total, D / 2, 2, 2]
+    rotations_ptr,  # [B or 1, total, D / 2, 2, 2] or None
     out_ptr,  # [B, total, H, D], written from token ``first`` on
     first,
     total,
@@ -43,26 +43,27 @@ def norm_rope_kernel(
     token, image = tl.program_id(0), tl.program_id(2).to(tl.int64)
     h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     d = tl.arange(0, D)
-    i = tl.arange(0, D // 2)
-    matrices = rotations_ptr + image * rotations_image + (first + token).to(tl.int64) * (2 * D) + 4 * i
     x = tl.load(x_ptr + image * x_image + token.to(tl.int64) * x_token + h * x_head + d[None, :], mask=h < H, other=0.0).to(tl.float32)
-    m00, m01 = tl.load(matrices)[None, :], tl.load(matrices + 1)[None, :]
-    m10, m11 = tl.load(matrices + 2)[None, :], tl.load(matrices + 3)[None, :]
+    if rotations_ptr is not None:  # loaded before the norm: behind its reduction the loads would wait for it
+        matrices = rotations_ptr + image * rotations_image + (first + token).to(tl.int64) * (2 * D) + 4 * tl.arange(0, D // 2)
+        m00, m01 = tl.load(matrices)[None, :], tl.load(matrices + 1)[None, :]
+        m10, m11 = tl.load(matrices + 2)[None, :], tl.load(matrices + 3)[None, :]
     if NORM:
         x *= tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
         if weight_ptr is not None:
             x *= tl.load(weight_ptr + d).to(tl.float32)[None, :]
-    even, odd = tl.split(tl.reshape(x, [HEADS, D // 2, 2]))
-    out = tl.reshape(tl.join(even * m00 + odd * m01, even * m10 + odd * m11), [HEADS, D])
+    if rotations_ptr is not None:
+        even, odd = tl.split(tl.reshape(x, [HEADS, D // 2, 2]))
+        x = tl.reshape(tl.join(even * m00 + odd * m01, even * m10 + odd * m11), [HEADS, D])
     row = (image * total + first + token) * H + h
-    tl.store(out_ptr + row * D + d[None, :], out.to(out_ptr.dtype.element_ty), mask=h < H)
+    tl.store(out_ptr + row * D + d[None, :], x.to(out_ptr.dtype.element_ty), mask=h < H)
 
 
 def why_not(
     target: Target,
     x: torch.Tensor,
     weight: torch.Tensor | None,
-    rotations: torch.Tensor,
+    rotations: torch.Tensor | None,
     eps: float | None,
     behind: torch.Tensor | None = None,
     behind_weight: torch.Tensor | None = None,
@@ -79,9 +80,9 @@ def why_not(
         if behind.dim() != 4 or (behind.shape[0], *behind.shape[2:]) != (images, heads, size) or behind.dtype != x.dtype:
             return f"behind is {list(behind.shape)} {behind.dtype}, x is {list(x.shape)} {x.dtype}"
         tokens += behind.shape[1]
-    if rotations.dtype != torch.float32:
+    if rotations is not None and rotations.dtype != torch.float32:
         return f"rotations are {rotations.dtype}, must be torch.float32"
-    if rotations.dim() != 5 or rotations.shape[0] not in (1, images) or tuple(rotations.shape[1:]) != (tokens, size // 2, 2, 2):
+    if rotations is not None and tuple(rotations.shape) not in {(count, tokens, size // 2, 2, 2) for count in (1, images)}:
         return f"rotations are {list(rotations.shape)}, must be {[images, tokens, size // 2, 2, 2]}"
     for name, tensor in (("weight", weight), ("behind_weight", behind_weight)):
         if tensor is not None and (tuple(tensor.shape) != (size,) or tensor.dtype != x.dtype or eps is None):
@@ -92,7 +93,7 @@ def why_not(
 def launch(
     x: torch.Tensor,
     weight: torch.Tensor | None,
-    rotations: torch.Tensor,
+    rotations: torch.Tensor | None,
     eps: float | None,
     behind: torch.Tensor | None = None,
     behind_weight: torch.Tensor | None = None,
@@ -101,7 +102,7 @@ def launch(
     images, length, heads, size = x.shape
     total = length if behind is None else length + behind.shape[1]
     out = torch.empty((images, total, heads, size), dtype=x.dtype, device=x.device)
-    rotations = rotations.contiguous()
+    rotations = None if rotations is None else rotations.contiguous()
     program_heads = min(1 << (heads - 1).bit_length(), PROGRAM_ELEMENTS // size)
     streams = [(x, weight, 0)] if behind is None else [(x, weight, 0), (behind, behind_weight, length)]
     for tokens, own_weight, first in streams:
@@ -118,7 +119,7 @@ def launch(
                 total,
                 heads,
                 *rows.stride()[:3],
-                0 if rotations.shape[0] == 1 else rotations.stride(0),
+                0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
                 0.0 if eps is None else eps,
                 D=size,
                 HEADS=program_heads,

@@ -14,7 +14,7 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _make(
-    shape: tuple[int, int, int], residual: bool = True, gate: bool = True, images: int | None = None, views: bool = False
+    shape: tuple[int, int, int], residual: bool = True, gate: bool = True, images: int | None = None, views: bool = False, bias: bool = False
 ) -> Callable[[torch.dtype, torch.device], _Arguments]:
     """``images``: how many rows scale, shift and gate have; None: one for each image. ``views``: rows with gaps between them."""
 
@@ -25,7 +25,7 @@ def _make(
         scale, shift, gates = packed.chunk(3, -1)
         x = data.normal(batch, length, 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
         added = data.normal(batch, length + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
-        return (x, scale, shift, 1e-6, added if residual else None, gates if residual and gate else None), {}
+        return (x, scale, shift, 1e-6, added if residual else None, gates if residual and gate else None, *([data.normal(channels)] if bias else [])), {}
 
     return make
 
@@ -37,6 +37,8 @@ CASES = [
     Case("c8192", _make((1, 2, 8192))),
     Case("no-gate", _make((2, 7, 320), gate=False)),
     Case("no-residual", _make((3, 5, 640), residual=False)),
+    Case("bias", _make((2, 7, 320), bias=True)),
+    Case("bias-no-gate", _make((2, 7, 33), gate=False, bias=True)),
     Case("one-for-all-images", _make((3, 5, 128), images=1)),
     Case("odd", _make((5, 3, 33))),
     Case("odd-long", _make((2, 3, 1531))),

@@ -21,7 +21,7 @@ def rotations(length: int, size: int, device: torch.device, images: int = 1) -> 
 
 
 def _make(
-    shape: tuple[int, int, int, int], behind: int = 0, norm: bool = True, weights: bool = True, images: int = 1, packed: bool = False
+    shape: tuple[int, int, int, int], behind: int = 0, norm: bool = True, weights: bool = True, images: int = 1, packed: bool = False, rotate: bool = True
 ) -> Callable[[torch.dtype, torch.device], _Arguments]:
     """``behind``: tokens of a second stream. ``packed``: as a view of queries, keys and values."""
 
@@ -36,7 +36,8 @@ def _make(
             return data.normal(size, mean=1.0, std=0.3) if norm and weights else None
 
         second = (tokens(behind), weight()) if behind else ()
-        return (tokens(length), weight(), rotations(length + behind, size, device, images), 1e-6 if norm else None, *second), {}
+        turned = rotations(length + behind, size, device, images) if rotate else None
+        return (tokens(length), weight(), turned, 1e-6 if norm else None, *second), {}
 
     return make
 
@@ -50,6 +51,8 @@ CASES = [
     Case("no-weights", _make((2, 5, 3, 64), behind=4, weights=False)),
     Case("no-norm", _make((2, 5, 3, 64), norm=False)),
     Case("no-norm-two-streams", _make((2, 5, 3, 64), behind=4, norm=False)),
+    Case("joined", _make((2, 5, 3, 64), behind=4, norm=False, packed=True, rotate=False)),
+    Case("normed-and-joined", _make((2, 5, 3, 64), behind=4, packed=True, rotate=False)),
     Case("other-rotations-for-each-image", _make((3, 5, 2, 32), behind=2, images=3)),
     Case("packed", _make((2, 5, 3, 64), packed=True)),
     Case("one-token", _make((1, 1, 1, 64))),
@@ -57,7 +60,10 @@ CASES = [
 ]
 
 GPU_CASES = [
-    Case(f"{model}-{'x'.join(map(str, s.size))}{f'-and-{s.behind}' if s.behind else ''}", _make(s.size, s.behind, packed=True))
-    for model, shapes in NORM_ROPE.items()
-    for s in shapes
+    *(
+        Case(f"{model}-{'x'.join(map(str, s.size))}{f'-and-{s.behind}' if s.behind else ''}", _make(s.size, s.behind, packed=True))
+        for model, shapes in NORM_ROPE.items()
+        for s in shapes
+    ),
+    Case("sd3-2x4096x24x64-and-333-joined", _make((2, 4096, 24, 64), 333, norm=False, packed=True, rotate=False)),
 ]
