@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,15 @@ class _Modulation(NamedTuple):
     shift: Node
 
 
+class _Sum(NamedTuple):
+    """``residual + gate * x``."""
+
+    node: Node | None  #: whose result it is, where anybody reads it
+    x: Node
+    gate: Node | None
+    residual: Node | None
+
+
 def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
     """``norm * (1 + scale) + shift``, also as ``addcmul``, where nobody else reads the norm, it has no weights, and each image has one scale.
 
@@ -30,32 +39,32 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
     """
     fused = 0
     for norm in calls_of(graph, add_layer_norm):
-        x, residual, weight, bias, eps, *biases = norm.args
-        total, normed = (next((user for user in norm.users if calls(user, element) and user.args[1] == index), None) for index in (0, 1))
-        if weight is not None or bias is not None or biases or normed is None:
+        _, _, weight, bias, eps, *biases = norm.args
+        results = {user.args[1]: user for user in norm.users if calls(user, element)}
+        found = _modulation(results[1]) if 1 in results else None
+        if weight is not None or bias is not None or biases or found is None:
             continue
-        found = _modulation(normed)
-        if found is None or (total is not None and any(user < found.last for user in total.users)):
+        sum_ = _gated(norm, results.get(0))
+        if sum_.node is not None and any(user < found.last for user in sum_.node.users if user is not norm):
             continue
-        y, kept, gate = _gated(norm, x, residual)
-        linear = y if gate is not None and has_own_bias(y) else None
-        arguments = (y, found.scale, found.shift, eps, kept, gate, *([linear.args[2]] if linear else []))
+        linear = sum_.x if sum_.gate is not None and has_own_bias(sum_.x) else None
+        arguments = (sum_.x, found.scale, found.shift, eps, sum_.residual, sum_.gate, *([linear.args[2]] if linear else []))
         if not has_impl(ada_layer_norm, *metas(arguments)):
             continue
         if linear is not None:  # of tokens that are a slice of others, a product with a bias is two kernels
             respell(linear, value(linear), F.linear, *linear.args[:2], None)
         both = insert_as(found.last, norm.meta["val"], ada_layer_norm, *arguments)
-        if total is not None:
-            replace(total, insert_item(found.last, both, 0))
+        if sum_.node is not None:
+            sum_.node.replace_all_uses_with(insert_item(found.last, both, 0), delete_user_cb=lambda user, norm=norm: user is not norm)
         replace(found.last, insert_item(found.last, both, 1))
         fused += 1
-    drop_unused(graph)
+        drop_unused(graph)
     return fused
 
 
 def _modulation(normed: Node) -> _Modulation | None:
     user = sole_user(normed)
-    if user is not None and user.target in (torch.addcmul, torch.Tensor.addcmul, "addcmul") and len(user.args) == 3 and not user.kwargs:
+    if _is_addcmul(user):
         last, shift, factors = user, user.args[0], user.args[1:]
     elif calls(user, torch.mul) and (summed := sole_user(user)) is not None and calls(summed, torch.add):
         last, factors = summed, user.args
@@ -66,6 +75,11 @@ def _modulation(normed: Node) -> _Modulation | None:
     if scale is None or not _is_row(shift, normed) or shape(last) != shape(normed) or value(last).dtype != value(normed).dtype:
         return None
     return _Modulation(last, scale, shift)
+
+
+def _is_addcmul(node: Any) -> TypeGuard[Node]:
+    """Whether it is ``a + b * c``."""
+    return isinstance(node, Node) and node.target in (torch.addcmul, torch.Tensor.addcmul, "addcmul") and len(node.args) == 3 and not node.kwargs
 
 
 def _less_one(factor: Any, normed: Node) -> Node | None:
@@ -89,11 +103,22 @@ def _is_row(node: Any, tokens: Node) -> bool:
     return shape(node) in {(1, 1, channels), (images, 1, channels)} and value(node).dtype == value(tokens).dtype
 
 
-def _gated(norm: Node, x: Node, residual: Node | None) -> tuple[Node, Node | None, Node | None]:
-    """What is added to the residual, the residual, and the gate; None where there is none."""
-    for product, kept in ((x, residual), (residual, x)) if residual is not None else ():
-        if calls(product, torch.mul) and sole_user(product) is norm:
-            for y, gate in (product.args, product.args[::-1]):
-                if isinstance(y, Node) and shape(y) == shape(product) and value(y).dtype == value(product).dtype and _is_row(gate, y):
-                    return y, kept, gate
-    return x, residual, None
+def _gated(norm: Node, total: Node | None) -> _Sum:
+    """What ``norm`` sums up, ``total`` being the sum that it gives, or what has been summed up for it."""
+    x, residual = norm.args[:2]
+    if residual is None:
+        if _is_addcmul(x) and (found := _gate(x.args[1:], x)) and shape(x.args[0]) == shape(x):
+            return _Sum(x, *found, x.args[0])
+        return _Sum(None, x, None, None)
+    for product, kept in ((x, residual), (residual, x)):
+        if calls(product, torch.mul) and sole_user(product) is norm and (found := _gate(product.args, product)):
+            return _Sum(total, *found, kept)
+    return _Sum(total, x, None, residual)
+
+
+def _gate(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
+    """The tokens among two factors and their gate; ``result`` has the tokens' shape and dtype."""
+    for y, gate in (factors, factors[::-1]):
+        if isinstance(y, Node) and shape(y) == shape(result) and value(y).dtype == value(result).dtype and _is_row(gate, y):
+            return y, gate
+    return None

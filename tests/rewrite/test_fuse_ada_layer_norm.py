@@ -52,6 +52,8 @@ def test_a_modulated_norm_is_one_op(name: str) -> None:
 SUMS: dict[str, Way] = {
     "gate first": lambda x, r, gate: r + gate * x,
     "gate last": lambda x, r, gate: x * gate + r,
+    "addcmul": lambda x, r, gate: torch.addcmul(r, x, gate),
+    "addcmul, gate first": lambda x, r, gate: torch.addcmul(r, gate, x),
     "in place": lambda x, r, gate: r.clone().add_(gate * x),
 }
 
@@ -64,7 +66,7 @@ def test_the_gated_residual_goes_along(name: str) -> None:
 
     found, graph, (node,) = _fused(way, *_inputs())
     assert found == 1 and [arg.name for arg in node.args if isinstance(arg, torch.fx.Node)] == [f"input_{i}" for i in (0, 2, 3, 1, 4)]
-    assert count(graph, torch.add, torch.mul) == 0
+    assert count(graph, torch.add, torch.mul, torch.addcmul) == 0
 
 
 def test_the_bias_of_the_layer_behind_the_gate_goes_along() -> None:
@@ -92,6 +94,12 @@ def test_a_product_that_others_read_stays() -> None:
     assert found == 1 and node.args[5] is None and count(graph, torch.mul) == 1
 
 
+def _read_in_between(x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+    total = torch.addcmul(r, x, gate)
+    normed = _norm(total)
+    return torch.addcmul(shift * total.mean(1, keepdim=True), normed, 1 + scale)
+
+
 def _read_before(x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
     total = r + gate * x
     normed = _norm(total)
@@ -108,6 +116,7 @@ NEAR_MISSES: dict[str, Way] = {
     "no shift": lambda x, r, scale, shift, gate: _norm(x) * (1 + scale),
     "a norm with weights": lambda x, r, scale, shift, gate: torch.addcmul(shift, F.layer_norm(x, (C,), gate[0, 0], shift[0, 0]), 1 + scale),
     "the sum makes the shift": _read_before,
+    "the sum, as addcmul, makes the shift": _read_in_between,
 }
 
 
