@@ -14,7 +14,8 @@ from ..triton_launch import launcher
 if TYPE_CHECKING:
     from ...target import Target
 
-PROGRAM_ELEMENTS = 1024  # of one token: 8 a thread
+PROGRAM_ELEMENTS = 1024  # of one token
+THREAD_ELEMENTS = 8
 HEAD_SIZES = (16, 32, 64, 128, 256)
 
 
@@ -124,6 +125,6 @@ def launch(
                 D=size,
                 HEADS=program_heads,
                 NORM=eps is not None,
-                num_warps=max(1, program_heads * size // 256),
+                num_warps=max(1, program_heads * size // (32 * THREAD_ELEMENTS)),
             )
     return out
