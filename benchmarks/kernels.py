@@ -13,6 +13,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("attention", r"attention|halves_kernel|sdpa|fmha|flash|softmax"),
     ("GroupNorm", r"group_?norm|group_statistics|RowwiseMoments|ComputeFusedParams|\b(one|moments|apply|cluster)_kernel"),
     ("LayerNorm, residual sums", r"layer_?norm"),
+    ("norms and rotations of heads", r"norm_rope|rms_?norm"),
     (
         "convolution",
         r"fprop|dgrad|implicit_gemm|conv(?!ert)|cudnn|nchwToNhwc|nhwcToNchw|AddPadding|transposed_weight|phase_weights|epilogue_kernel|upsample",

@@ -101,7 +101,7 @@ class Engine:
             first_call = lambda: self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)  # noqa: E731
             variant = self._variants.take(signature.key)
             replayed = self._replay_ahead(variant, signature, device)
-            if change := self._tracer.changed():
+            if change := self._tracer.changed(module):
                 self._trace_again(change)
                 variant = None
             if variant is None:

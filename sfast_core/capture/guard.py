@@ -18,6 +18,7 @@ import torch
 
 from .called import FUNCTIONS
 from .classes import ClassGuard
+from .closures import ClosureGuard
 from .equality import CONTAINERS, SIMPLE, equal, plain, unchanged
 from .objects import ObjectGuard, functions_of, objects_of
 from .places import Places
@@ -43,7 +44,8 @@ class StructureGuard:
     ``training``, the dtype of its first parameter, which weights are None (a bias that a LoRA may bring), of plain layers what steers them
     (how a convolution pads, the numbers that a host's own kind of Linear has), and of other modules their attributes: simple ones and
     containers of simple ones (a LoRA's scales) by value, others by identity (an attention processor, whose own attributes are watched
-    alike). Holds also for the functions that all this code calls by name. Tensors are the weight store's to watch. The root's own ``forward``, ``_forward`` and hooks are its caller's business: they run around what is traced, or are put
+    alike). Holds also for the functions that all this code calls by name, for what functions that modules have of their own close over, and for
+    hooks of all modules. Tensors are the weight store's to watch. The root's own ``forward``, ``_forward`` and hooks are its caller's business: they run around what is traced, or are put
     there for it. The root is held weakly.
 
     Attributes:
@@ -63,14 +65,19 @@ class StructureGuard:
         self._without: list[dict[str, Any]] = []  # parameters or buffers, with one that is None, and its name
         self._absent: list[str] = []
         self.hooked: str | None = None
-        functions: list[Any] = []  # that modules have of their own
+        functions: list[tuple[str, Any]] = []  # that modules have of their own, and where
         kept: list[tuple[str, Any]] = []  # objects that are no modules, and where
+        for hooks in (torch.nn.modules.module._global_forward_hooks, torch.nn.modules.module._global_forward_pre_hooks):
+            self._watch("all modules", "hooks", hooks)
+            if hooks:
+                self.hooked = "all modules have forward hooks"
         for path, module in root.named_modules():
             self._add(path, module, module is root)
             own = _of_root(module.__dict__) if module is root else module.__dict__
-            functions += functions_of(own)
+            functions += functions_of(f"{path}." if path else "", own)
             kept += objects_of(f"{path}." if path else "", own)
-        self._classes = ClassGuard(root, {type(value) for _, value in kept}, functions)
+        self._classes = ClassGuard(root, {type(value) for _, value in kept}, [function for _, function in functions])
+        self._closures = ClosureGuard(functions)
         self._objects = ObjectGuard(kept, self._classes.used)
         self._leaf_state, self._dtypes = self._leaves_now(), self._dtypes_now()
         self._glance = self._look()
@@ -105,9 +112,13 @@ class StructureGuard:
         self._now.append(now)
         self._then.append(dict(now) if part else _snapshot(now))
 
+    def is_of(self, module: torch.nn.Module) -> bool:
+        """Whether ``module`` is the root."""
+        return self._root() is module
+
     def changed(self) -> str | None:
         """What changed since the trace, in words, or None."""
-        if change := self._classes.changed() or self._objects.changed():
+        if change := self._classes.changed() or self._closures.changed() or self._objects.changed():
             return change
         if not self._glance.same():
             for (path, part), now, then in zip(self._places, self._now, self._then, strict=True):

@@ -39,9 +39,9 @@ class ObjectGuard:
         if list(map(len, self._own)) == self._sizes and self._places.same() and equal(self._places.then, self._copies):
             return None
         now = list(map(self._watched, self._own))
-        for path, after, before in zip(self._paths, now, self._then, strict=True):
+        for path, own, after, before in zip(self._paths, self._own, now, self._then, strict=True):
             for name in {**before, **after}:
-                if not unchanged(after.get(name), before.get(name)):
+                if not unchanged(own.get(name), before.get(name)):
                     return f"{path}.{name} changed"
         self._then = now  # what is different doesn't matter: take it over, so that the next call is quick again
         self._look()
@@ -62,9 +62,9 @@ class ObjectGuard:
         self._copies = [value for then in self._then for value in then.values()]
 
 
-def functions_of(own: Attributes) -> Iterator[Any]:
-    """The functions that a module has of its own."""
-    return (value for value in own.values() if isinstance(value, FUNCTIONS))
+def functions_of(prefix: str, own: Attributes) -> Iterator[tuple[str, Any]]:
+    """The functions that a module has of its own, each with its place."""
+    return ((prefix + name, value) for name, value in own.items() if isinstance(value, FUNCTIONS))
 
 
 def objects_of(prefix: str, own: Attributes) -> Iterator[tuple[str, Any]]:

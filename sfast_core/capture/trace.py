@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -94,6 +96,15 @@ def _random_state(device: torch.device) -> list[torch.Tensor]:
     return states
 
 
+def _foreign_random_state() -> list[Any]:
+    """Python's and NumPy's, as far as they are the whole process's."""
+    states: list[Any] = [random.getstate()]
+    if "numpy" in sys.modules:
+        name, keys, *rest = sys.modules["numpy"].random.get_state()
+        states.append((name, keys.tolist(), *rest))
+    return states
+
+
 def record(
     call: Callable[[], Any], inputs: list[torch.Tensor], root: torch.nn.Module, device: torch.device, leaf_scope: LeafScope | None = None
 ) -> tuple[Any, Trace | Untraceable]:
@@ -114,7 +125,7 @@ def record(
         Exception: the module's own code raised this (a host's way to stop it, say).
     """
     start = time.perf_counter()
-    random = _random_state(device)
+    state, foreign_state = _random_state(device), _foreign_random_state()
     recorder = Recorder(inputs, WeightTable(root))
     with leaf_scope(recorder) if leaf_scope else nullcontext(), recorder:
         try:
@@ -123,8 +134,10 @@ def record(
             if id(error) == recorder.raised:
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
-    if any(not torch.equal(a, b) for a, b in zip(random, _random_state(device), strict=True)):
+    if any(not torch.equal(a, b) for a, b in zip(state, _random_state(device), strict=True)):
         return result, Untraceable("it draws random numbers")
+    if _foreign_random_state() != foreign_state:  # by this call, or meanwhile by another thread: then not the next time
+        return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True)
     try:
         spec, tensors = split_result(result)
     except CaptureError as error:

@@ -31,9 +31,11 @@ class Tracer:
         """Why the traces of this module can't be trusted, or None."""
         return None if self._guard is None else self._guard.hooked
 
-    def changed(self) -> str | None:
-        """What changed below the module since its traces, in words; None where they hold, or where there are none."""
-        return None if self._guard is None else self._guard.changed()
+    def changed(self, module: torch.nn.Module) -> str | None:
+        """What changed below ``module`` since its traces, in words; None where they hold, or where there are none."""
+        if self._guard is None:
+            return None
+        return self._guard.changed() if self._guard.is_of(module) else "another module is in its place"
 
     def record(
         self, module: torch.nn.Module, signature: Signature, device: torch.device, call: Callable[[], Any]
@@ -44,7 +46,7 @@ class Tracer:
             CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
             Exception: what the module's own code raised.
         """
-        guard = self._guard or StructureGuard(module)
+        guard = self._guard if self._guard is not None and self._guard.is_of(module) else StructureGuard(module)
         result, trace = record(call, signature.tensors, module, device, self._leaf_scope)
         if change := guard.changed():  # a counter, a cache: a replay would not change it again
             trace = Untraceable(f"the call itself changes the module: {change}", passing=signature.key not in self._changing)

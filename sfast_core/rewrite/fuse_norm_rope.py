@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from ..capture.recorder import function_name
 from ..ops.norm_rope import norm_rope
 from .canonicalise import sdpa
-from .fuse_linear_add import HasImpl
+from .fuse_linear_add import HasImpl, has_siblings
 from .graph import calls, calls_of, drop_unused, insert, metas, replace, shape, sole_user, value
 from .rotations import Rotation, rotations
 
@@ -78,7 +78,7 @@ def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
     streams = _joined(node, dim) if value(node).dim() == 4 else None
     if streams is None:
         parts: Any = node.args[0]
-        if all(value(part).is_contiguous() for part in parts) or any(value(part).dtype != value(node).dtype for part in parts):
+        if not any(map(_is_view, parts)) or any(value(part).dtype != value(node).dtype for part in parts):
             return False
         streams = [_Stream(part) for part in parts]
     if value(node).dim() == 3:
@@ -87,6 +87,15 @@ def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
         seen = [insert(node, torch.reshape, stream.tokens, (*shape(stream.tokens)[:2], -1, _HEAD_SIZE)) for stream in streams]
         streams = [stream._replace(tokens=tokens) for stream, tokens in zip(streams, seen, strict=True)]
     return _fuse(node, streams, None, dim == 2, has_impl)
+
+
+def _is_view(node: Node) -> bool:
+    """Whether it isn't dense, or won't be: layers that read one input are to be one, whose result the others' results are views of."""
+    if not value(node).is_contiguous():
+        return True
+    while calls(node, torch.reshape, torch.permute):
+        node = node.args[0]
+    return calls(node, F.linear) and has_siblings(node)
 
 
 def _only_attention_reads(node: Node) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +22,10 @@ class Processor:
     def __init__(self, scale: float = 1.0) -> None:
         self.scale, self.scales, self.calls, self.seen = scale, [1.0], 0, torch.zeros(1)
         self.inner: Any = torch.neg
+        self.later: Any = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x) * self.scale * getattr(self, "scales", ())[0] + self.seen
+        return self.inner(x) * self.scale * getattr(self, "scales", ())[0] + (self.seen if self.later is None else self.later)
 
 
 class LoraLinear(nn.Linear):
@@ -59,6 +60,24 @@ def closing_over(processor: Processor) -> Callable[[torch.Tensor], torch.Tensor]
     return lambda x: processor(x)
 
 
+def counting() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that knows a number of its own, a list, and another function that knows one."""
+    step, scales = 0, [1.0]
+    inner = (lambda factor: lambda x: x * factor[0])([2.0])
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        nonlocal step
+        step += 1
+        return inner(x) * scales[0] * step
+
+    return forward
+
+
+def known(function: Any, name: str) -> Any:
+    """What a function knows by that name."""
+    return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
+
+
 def model() -> nn.Module:
     net = UNet()
     attention = net.blocks[0].attn1
@@ -67,7 +86,11 @@ def model() -> nn.Module:
     net.block, net.scaled = Block(), ScaledLinear(4, 4, bias=False)
     net.blocks[1].attn1.forward, net.blocks[1].attn2.forward = Processor(3.0).__call__, closing_over(Processor(3.0))
     net.block.register_buffer("bank", None)
+    net.block._forward = counting()
     return net.eval()
+
+
+HOOKS: list[Any] = []  #: of all modules, which a test takes off again
 
 
 def set_attribute(path: str, name: str, value: Any) -> Callable[[nn.Module], Any]:
@@ -110,6 +133,11 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "an attribute of a processor gone": lambda net: delattr(net.blocks[0].attn1.processor, "scale"),
     "a number of the object that a forward belongs to": lambda net: setattr(net.blocks[1].attn1.forward.__self__, "scale", 2.0),
     "a number of an object that a forward knows": lambda net: setattr(net.blocks[1].attn2.forward.__closure__[0].cell_contents, "scale", 2.0),
+    "what an object keeps, None before": lambda net: setattr(net.blocks[0].attn1.processor, "later", torch.ones(1)),
+    "a number that a function counts": lambda net: net.block._forward(torch.ones(1)),
+    "a list that a function knows": lambda net: known(net.block._forward, "scales").append(1.0),
+    "a list of a function that a function knows": lambda net: known(known(net.block._forward, "inner"), "factor").append(1.0),
+    "a hook of all modules": lambda net: HOOKS.append(nn.modules.module.register_module_forward_hook(lambda *args: None)),
     "an attribute added": set_attribute("blocks.0", "added", 1),
     "an attribute gone": lambda net: delattr(net.blocks[0].attn1, "processor"),
     "a method of the root": set_attribute("", "_embed", lambda: lambda *args: None),
@@ -154,6 +182,13 @@ KEPT: dict[str, Callable[[nn.Module], Any]] = {
     "private": set_attribute("blocks.0", "_seen", 1),
     "a hook that came and went": lambda net: net.conv_in.register_forward_hook(lambda *args: None).remove(),
 }
+
+
+@pytest.fixture(autouse=True)
+def _without_hooks() -> Iterator[None]:
+    yield
+    while HOOKS:
+        HOOKS.pop().remove()
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -211,6 +246,11 @@ def test_the_change_is_named() -> None:
     guard = StructureGuard(net)
     net.blocks[1].attn2.heads = 4
     assert "blocks.1.attn2.heads" in str(guard.changed())
+
+
+def test_hooks_of_all_modules_are_told() -> None:
+    HOOKS.append(nn.modules.module.register_module_forward_pre_hook(lambda *args: None))
+    assert StructureGuard(model()).hooked == "all modules have forward hooks"
 
 
 def test_hooks_that_were_there_before_are_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -245,3 +246,10 @@ def test_errors_of_torch_functions_are_told_apart_from_the_modules_own() -> None
     with pytest.raises(CaptureError, match="failed while it was recorded: RuntimeError") as caught:
         try_record(module(lambda net, x: x @ x), torch.randn(4, 8))
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["Python's", "NumPy's"])
+def test_others_random_numbers_are_no_constants(draw: Callable[[], float]) -> None:
+    """Another thread may have drawn them: so it isn't said for good."""
+    _, found = try_record(module(lambda net, x: net.lin(x) * float(draw())), torch.randn(4, 8))
+    assert isinstance(found, Untraceable) and "random numbers were drawn" in found.reason and found.passing
