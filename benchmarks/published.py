@@ -42,8 +42,8 @@ def table(folder: Path) -> str:
 
 
 def _machine(folder: Path) -> str:
-    """Where and when both tables were measured."""
-    rows = [row for name in ("comfy", "controlnet") for row in _rows(folder / f"{name}.csv")]
+    """Where and when what is shown of both tables was measured."""
+    rows = [row for name in ("comfy", "controlnet") for row in _rows(folder / f"{name}.csv") if row.get("allocator", _ALLOCATOR) == _ALLOCATOR]
     dates: dict[str, set[str]] = {}
     for row in rows:
         dates.setdefault(f"{row['gpu']}, PyTorch {row['torch']}", set()).add(row["date"])
