@@ -62,7 +62,7 @@ class _Reached:
         self._spaces = spaces
         self._seen: set[FunctionType] = set()
         self._variables: dict[int, frozenset[str]] = {}  # of a file
-        self._open = [function for value in own for function in _functions(value)]
+        self._open = [function for value in own for function in functions_in(value)]
         self._use(_ENTRIES)
         while self._open:
             self._read(self._open.pop())
@@ -72,7 +72,7 @@ class _Reached:
         self.used |= new
         for space in self._spaces:
             for name in new & space.keys():
-                self._open += _functions(space[name])
+                self._open += functions_in(space[name])
 
     def _read(self, function: FunctionType) -> None:
         if function in self._seen or is_given(function.__module__):
@@ -82,7 +82,7 @@ class _Reached:
         self._use(names)
         self._look_up(function.__globals__, names)
         for known in (*known_to(function), getattr(function, "__wrapped__", None)):
-            self._open += _functions(known)
+            self._open += functions_in(known)
 
     def _look_up(self, table: Names, names: set[str]) -> None:
         """Note which of these names of a file are functions, and look in the files that they name."""
@@ -94,7 +94,7 @@ class _Reached:
                 if self._is_variable(table, name, value):
                     continue
                 self.found[place] = table, name
-                self._open += _functions(value)
+                self._open += functions_in(value)
             elif isinstance(value, ModuleType) and not is_given(vars(value).get("__name__")) and vars(value) is not table:
                 self._look_up(vars(value), names - {name})
 
@@ -113,7 +113,7 @@ def _defined_in(table: Names, name: str, value: Any) -> bool:
 
 def _set_by_own_code(table: Names) -> frozenset[str]:
     """The names that a file's own functions set as they run."""
-    own = (function.__code__ for value in list(table.values()) for function in _functions(value) if function.__globals__ is table)
+    own = (function.__code__ for value in list(table.values()) for function in functions_in(value) if function.__globals__ is table)
     setting = (code for outer in own for code in _nested(outer) if _STORES in code.co_code[::2])
     return frozenset(step.argval for code in setting for step in dis.get_instructions(code) if step.opcode == _STORES)
 
@@ -130,7 +130,7 @@ def _words(code: CodeType) -> Iterator[str]:
     return (constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier())
 
 
-def _functions(value: Any) -> Iterator[FunctionType]:
+def functions_in(value: Any) -> Iterator[FunctionType]:
     """The function of Python's that is run when this function, method or property is. Nothing else is asked for anything: it may be a proxy."""
     if isinstance(value, property):
         value = value.fget
@@ -155,13 +155,14 @@ def known_to(function: Any) -> Iterator[Any]:
     if isinstance(function, MethodType):
         yield function.__self__
         function = function.__func__
-    yield from map(_content, getattr(function, "__closure__", None) or ())
+    yield from map(content_of, getattr(function, "__closure__", None) or ())
 
 
-def _content(cell: Any) -> Any:
+def content_of(cell: Any) -> Any:
+    """What a function closes over there; None where it is empty."""
     try:
         return cell.cell_contents
-    except ValueError:  # it is empty
+    except ValueError:
         return None
 
 

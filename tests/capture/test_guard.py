@@ -62,13 +62,13 @@ def closing_over(processor: Processor) -> Callable[[torch.Tensor], torch.Tensor]
 
 def counting() -> Callable[[torch.Tensor], torch.Tensor]:
     """A function that knows a number of its own, a list, and another function that knows one."""
-    step, scales = 0, [1.0]
+    step, scales, kept = 0, [1.0], {"last": [torch.ones(1)]}
     inner = (lambda factor: lambda x: x * factor[0])([2.0])
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         nonlocal step
         step += 1
-        return inner(x) * scales[0] * step
+        return inner(x) * scales[0] * step * kept["last"][-1]
 
     return forward
 
@@ -136,6 +136,7 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "what an object keeps, None before": lambda net: setattr(net.blocks[0].attn1.processor, "later", torch.ones(1)),
     "a number that a function counts": lambda net: net.block._forward(torch.ones(1)),
     "a list that a function knows": lambda net: known(net.block._forward, "scales").append(1.0),
+    "a tensor in a list that a function knows": lambda net: known(net.block._forward, "kept")["last"].append(torch.ones(1)),
     "a list of a function that a function knows": lambda net: known(known(net.block._forward, "inner"), "factor").append(1.0),
     "a hook of all modules": lambda net: HOOKS.append(nn.modules.module.register_module_forward_hook(lambda *args: None)),
     "an attribute added": set_attribute("blocks.0", "added", 1),
@@ -174,6 +175,7 @@ KEPT: dict[str, Callable[[nn.Module], Any]] = {
     "an attribute that went and came": lambda net: setattr(net.res1.skip[1], "p", net.res1.skip[1].__dict__.pop("p")),
     "an equal number of a processor": lambda net: setattr(net.blocks[0].attn1.processor, "scale", float("1.0")),
     "what no code reads in a processor": lambda net: setattr(net.blocks[0].attn1.processor, "calls", 1),
+    "an equal list that a function knows": lambda net: known(net.block._forward, "scales").__setitem__(0, float("1.0")),
     "a tensor of a processor": lambda net: setattr(net.blocks[0].attn1.processor, "seen", torch.ones(1)),
     "a tensor": set_attribute("blocks.0.attn1", "table", lambda: torch.zeros(2)),
     "the root's own forward": set_attribute("", "forward", lambda: lambda *args: None),
