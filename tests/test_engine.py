@@ -275,6 +275,30 @@ def test_a_call_that_changes_its_own_module_stays_eager() -> None:
     assert any("the call itself changes the module: steps changed" in reason for reason in reasons(handle))
 
 
+@pytest.mark.parametrize("name", ["kept", "_kept", "buffer"])
+def test_a_tensor_that_a_call_leaves_for_the_next_is_no_weight(name: str) -> None:
+    """As blocks keep their last result by which they tell whether to compute the next. What was there at the trace may be none."""
+
+    def function(net: Any, x: torch.Tensor) -> torch.Tensor:
+        last = getattr(net, name)
+        setattr(net, name, x * 0.01)
+        return net.lin(x) if last is None else net.lin(x) + last
+
+    def module() -> Forward:
+        torch.manual_seed(0)
+        net = Forward(function, lin=nn.Linear(4, 4))
+        net.register_buffer("buffer", None)
+        net.kept = net._kept = None
+        return net
+
+    handle, twin = compiled(module()), module()
+    for step in range(5):
+        x = torch.full((2, 4), float(step))
+        torch.testing.assert_close(handle(x), twin(x))
+    assert calls(handle) == {"eager": 4, "traced": 1}
+    assert any(f"the call itself changes the module: {name} is another tensor" in reason for reason in reasons(handle))
+
+
 def test_what_a_first_call_caches_is_traced_at_the_second() -> None:
     def function(net: Any, x: torch.Tensor) -> torch.Tensor:
         net.scale = getattr(net, "scale", None) or 2.0

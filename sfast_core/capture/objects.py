@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -76,5 +76,7 @@ def objects_of(prefix: str, own: Attributes) -> Iterator[tuple[str, Any]]:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether it is an object of a host's or a node's own class, with attributes."""
+    """Whether it is an object of a host's or a node's own class, with attributes, or one that has nothing but attributes."""
+    if isinstance(value, SimpleNamespace):
+        return True
     return not isinstance(value, _NOT_LOOKED_INTO) and type(value).__dictoffset__ != 0 and not is_given(type(value).__module__)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .guard import StructureGuard
+from .kept_tensors import kept_tensors, replaced
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
@@ -47,8 +48,11 @@ class Tracer:
             Exception: what the module's own code raised.
         """
         guard = self._guard if self._guard is not None and self._guard.is_of(module) else StructureGuard(module)
+        kept = kept_tensors(module)
         result, trace = record(call, signature.tensors, module, device, self._leaf_scope)
-        if change := guard.changed():  # a counter, a cache: a replay would not change it again
+        left_behind = replaced(kept, kept_tensors(module))
+        change = guard.changed() or (f"{left_behind} is another tensor" if left_behind else None)
+        if change:  # a counter, a cache, a kept result: a replay would not change it again
             trace = Untraceable(f"the call itself changes the module: {change}", passing=signature.key not in self._changing)
             self._changing.add(signature.key)
         if not (isinstance(trace, Untraceable) and trace.passing):

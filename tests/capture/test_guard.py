@@ -81,6 +81,7 @@ def known(function: Any, name: str) -> Any:
 def model() -> nn.Module:
     net = UNet()
     attention = net.blocks[0].attn1
+    attention.settings = SimpleNamespace(heads=2)
     attention.processor, attention.scales, attention.table, attention.later = Processor(), {"lora": [1.0, 2.0]}, torch.ones(2), None
     net.res1.skip = nn.Sequential(LoraLinear(4, 4), nn.Dropout())
     net.block, net.scaled = Block(), ScaledLinear(4, 4, bias=False)
@@ -139,6 +140,7 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "a tensor in a list that a function knows": lambda net: known(net.block._forward, "kept")["last"].append(torch.ones(1)),
     "a list of a function that a function knows": lambda net: known(known(net.block._forward, "inner"), "factor").append(1.0),
     "a hook of all modules": lambda net: HOOKS.append(nn.modules.module.register_module_forward_hook(lambda *args: None)),
+    "what a namespace has": lambda net: setattr(net.blocks[0].attn1.settings, "heads", 4),
     "an attribute added": set_attribute("blocks.0", "added", 1),
     "an attribute gone": lambda net: delattr(net.blocks[0].attn1, "processor"),
     "a method of the root": set_attribute("", "_embed", lambda: lambda *args: None),

@@ -9,10 +9,11 @@ import torch
 
 _MODEL = "diffusion_model"
 _LOADED = ("current_weight_patches_uuid", "model_loaded_weight_memory", "model_lowvram", "lowvram_patch_counter")
+_SAMPLING = "sample_sigmas"  #: among the options, one tensor for all calls of a sampling
 
 
 class Obstacles:
-    """Says why one model runs as it was, or None. Asked at every call; what needs a walk over the model is asked again after a load only."""
+    """Says why one model runs as it was, or None. Asked at every call; what needs a walk over the model, once a sampling and after a load."""
 
     def __init__(self) -> None:
         self._loaded: tuple[Any, ...] | None = None
@@ -31,12 +32,12 @@ class Obstacles:
             _patcher(getattr(base_model, "current_patcher", None))
             or _replaced(model, attribute)
             or _wrapped(model, attribute, options)
-            or self._weights(base_model, model)
+            or self._weights(base_model, model, options)
         )
 
-    def _weights(self, base_model: Any, model: torch.nn.Module) -> str | None:
+    def _weights(self, base_model: Any, model: torch.nn.Module, options: Mapping[str, Any]) -> str | None:
         """Weights that layers compute at each call: a LoRA on a partly loaded model, or another node's weight wrapper."""
-        loaded = tuple(getattr(base_model, name, None) for name in _LOADED)
+        loaded = (id(options.get(_SAMPLING)), *(getattr(base_model, name, None) for name in _LOADED))
         if loaded != self._loaded:
             computed = (m for m in model.modules() if getattr(m, "weight_function", None) or getattr(m, "bias_function", None))
             owner = next(computed, None)

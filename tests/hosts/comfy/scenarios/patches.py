@@ -320,3 +320,25 @@ def scenario_an_option_that_is_a_function() -> None:
         return model
 
     _patched_alike(patch, "optimized_attention_override")
+
+
+def scenario_a_weight_function_that_a_node_adds_to_a_layer() -> None:
+    """By itself, where no load brings it, and takes it away again."""
+    model, twin = _models()
+    fast = fast_compile.apply(model)
+    plain = sample(fast, steps=1)
+    sample(twin, steps=1)  # both are loaded: a load would take the functions away
+    layers = [next(m for name, m in one.model.diffusion_model.named_modules() if name.endswith("attn1.to_v")) for one in (model, twin)]
+    for layer in layers:
+        layer.weight_function = [lambda weight: weight * 3]
+    expected = sample(twin, steps=1)
+    assert_differs(expected, plain)
+    before = calls(model)
+    assert_close(sample(fast, steps=1), expected)
+    assert_eager(model, "compute their weights at each call", before)
+    for layer in layers:
+        layer.weight_function = []
+    sample(fast, steps=1)
+    before = calls(model)
+    assert_close(sample(fast, steps=1), plain)
+    assert_fused(model, before)
