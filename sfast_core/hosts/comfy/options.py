@@ -13,7 +13,7 @@ NAME = "transformer_options"
 #: forward sees them in a form that can't be read unnoticed: tensors are no inputs of the trace, lists refuse.
 _TRAVELLING = frozenset(
     "sigmas sample_sigmas uuids cond_or_uncond wrappers callbacks prefetch_dynamic_vbars multigpu_thread_pool multigpu_thread_device "
-    "context_window patches patches_replace".split()
+    "context_window easycache patches patches_replace".split()
 )
 
 

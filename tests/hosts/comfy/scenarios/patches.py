@@ -342,3 +342,13 @@ def scenario_a_weight_function_that_a_node_adds_to_a_layer() -> None:
     before = calls(model)
     assert_close(sample(fast, steps=1), plain)
     assert_fused(model, before)
+
+
+def scenario_easycache() -> None:
+    """ComfyUI's own node leaves whole steps out; those that it computes run fused."""
+    from comfy_extras.nodes_easycache import EasyCacheNode
+
+    def patch(model: Any) -> Any:
+        return EasyCacheNode.execute(model, 0.5, 0.0, 1.0, False).result[0]
+
+    _patched_alike(patch, "", fused=True, steps=6)
