@@ -51,6 +51,8 @@ ADVICE = (
     Advice("a CUDA graph of its own", "Somebody else captures this very call.", _NOTHING),
     Advice("has forward hooks", "Somebody else's code runs inside the model at each call.", "take the hooks off where you don't need them"),
     Advice("keeps state from step to step", "A cache of diffusers' that leaves layers out at some steps.", "call disable_cache() where you don't need it"),
+    Advice("the call itself changes the module", "Code within the model keeps something from step to step: a result, or a count.", _TAKE_IT_OUT),
+    Advice("random numbers", "Code within the model draws some at each call.", _TAKE_IT_OUT),
     Advice("it can't be traced", "The model does what a record can't hold, such as reading a value into Python.", _REPORT),
     Advice("it can't be fused", "The fused program failed, or its result was further from eager's than rounding explains.", _REPORT),
     Advice("the fused forward failed", "A kernel failed.", f"run `doctor`; {_REPORT}"),
