@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
+
+from .weights import tensors_in
 
 Kept = dict[tuple[str, str], torch.Tensor]
 
@@ -14,13 +14,10 @@ def kept_tensors(root: torch.nn.Module) -> Kept:
 
     Not what layers without children keep: hosts put the weights there that they have cast.
     """
-    return {(path, name): value for path, module in root.named_modules() if module._modules for name, value in _tensors(module)}
+    parents = ((path, module) for path, module in root.named_modules() if module._modules)
+    return {(path, name): tensor for path, module in parents for name, tensor in tensors_in(module.__dict__, module._buffers)}
 
 
 def replaced(before: Kept, after: Kept) -> str | None:
     """Which of them is another tensor than before, or new; None where none is."""
     return next((".".join(filter(None, place)) for place, tensor in after.items() if before.get(place) is not tensor), None)
-
-
-def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((name, value) for table in (module.__dict__, module._buffers) for name, value in table.items() if isinstance(value, torch.Tensor))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -60,8 +61,9 @@ class WeightRef:
 _NO_TENSORS = frozenset({bool, int, float, str, type(None), tuple, list, dict, OrderedDict})
 
 
-def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for table in (module._parameters, module._buffers, module.__dict__):
+def tensors_in(*tables: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a module's parameters, buffers or attributes, by name."""
+    for table in tables:
         for name, value in table.items():
             if type(value) not in _NO_TENSORS and isinstance(value, torch.Tensor):
                 yield name, value
@@ -78,7 +80,7 @@ class WeightTable:
         self._paths: dict[int, str] = {}
         for path, module in root.named_modules():
             self._paths[id(module)] = path
-            for name, tensor in _own_tensors(module):
+            for name, tensor in tensors_in(module._parameters, module._buffers, module.__dict__):
                 first = self._refs.get(tensor)
                 self._refs[tensor] = replace(first, tied=True) if first else WeightRef(path, name, weakref.ref(module))
 

@@ -3,10 +3,10 @@
 A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__radd__(x)`` or ``torch.add``. After this pass there are only
 
 ``F.linear(x, w, b)``, ``F.conv2d(x, w, b, stride, padding, dilation, groups)``,
-``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``,
+``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``, ``F.rms_norm(x, shape, w, eps)``,
 ``F.interpolate(x, size, factor, mode, align_corners, recompute, antialias)``,
 ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
-``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.chunk(x, n, dim)``,
+``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.addcmul(x, y, z)``, ``torch.chunk(x, n, dim)``,
 ``torch.cat(tensors, dim)``
 
 all with positional arguments, and what changes no value (``contiguous``, ``clone``, a cast to the same dtype) is gone.
@@ -131,6 +131,14 @@ def _cast(node: Node) -> Node | None:
     return None if node.target is cast_like else respell(node, value(node), cast_like, x, value(node).dtype)
 
 
+def _addcmul(node: Node) -> Node | None:
+    """With a factor it is something else."""
+    args = _arguments(node, "input tensor1 tensor2 value", value=1)
+    if args is None or args[3] != 1 or _is_canonical(node, torch.addcmul, 3):
+        return None
+    return respell(node, value(node), torch.addcmul, *args[:3])
+
+
 def _dropout(node: Node) -> Node | None:
     args = _arguments(node, "input p training inplace", p=0.5, training=True, inplace=False)
     return args[0] if args and (not args[2] or args[1] == 0) else None
@@ -181,6 +189,7 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     "conv2d": _positional(F.conv2d, _CONV, bias=None, stride=1, padding=0, dilation=1, groups=1),
     "group_norm": _positional(F.group_norm, "input num_groups weight bias eps", weight=None, bias=None, eps=1e-5),
     "layer_norm": _positional(F.layer_norm, "input normalized_shape weight bias eps", weight=None, bias=None, eps=1e-5),
+    "rms_norm": _positional(F.rms_norm, "input normalized_shape weight eps", weight=None, eps=None),
     "interpolate": _positional(
         F.interpolate,
         _INTERPOLATE,
@@ -206,6 +215,7 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     "multiply": _commutative(torch.mul),
     "__mul__": _commutative(torch.mul),
     "__rmul__": _commutative(torch.mul),
+    "addcmul": _addcmul,
     "truediv": _commutative(torch.div),
     "__truediv__": _commutative(torch.div),
     "__div__": _commutative(torch.div),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -58,13 +58,13 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
             sum_.node.replace_all_uses_with(insert_item(found.last, both, 0), delete_user_cb=lambda user, norm=norm: user is not norm)
         replace(found.last, insert_item(found.last, both, 1))
         fused += 1
-        drop_unused(graph)
+    drop_unused(graph)
     return fused
 
 
 def _modulation(normed: Node) -> _Modulation | None:
     user = sole_user(normed)
-    if _is_addcmul(user):
+    if calls(user, torch.addcmul):
         last, shift, factors = user, user.args[0], user.args[1:]
     elif calls(user, torch.mul) and (summed := sole_user(user)) is not None and calls(summed, torch.add):
         last, factors = summed, user.args
@@ -75,11 +75,6 @@ def _modulation(normed: Node) -> _Modulation | None:
     if scale is None or not _is_row(shift, normed) or shape(last) != shape(normed) or value(last).dtype != value(normed).dtype:
         return None
     return _Modulation(last, scale, shift)
-
-
-def _is_addcmul(node: Any) -> TypeGuard[Node]:
-    """Whether it is ``a + b * c``."""
-    return isinstance(node, Node) and node.target in (torch.addcmul, torch.Tensor.addcmul, "addcmul") and len(node.args) == 3 and not node.kwargs
 
 
 def _less_one(factor: Any, normed: Node) -> Node | None:
@@ -107,7 +102,7 @@ def _gated(norm: Node, total: Node | None) -> _Sum:
     """What ``norm`` sums up, ``total`` being the sum that it gives, or what has been summed up for it."""
     x, residual = norm.args[:2]
     if residual is None:
-        if _is_addcmul(x) and (found := _gate(x.args[1:], x)) and shape(x.args[0]) == shape(x):
+        if calls(x, torch.addcmul) and (found := _gate(x.args[1:], x)) and shape(x.args[0]) == shape(x):
             return _Sum(x, *found, x.args[0])
         return _Sum(None, x, None, None)
     for product, kept in ((x, residual), (residual, x)):

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.recorder import function_name
 from ..ops.norm_rope import norm_rope
 from .canonicalise import sdpa
 from .fuse_linear_add import HasImpl, has_siblings
@@ -120,13 +119,12 @@ def _fuse(last: Node, streams: list[_Stream], matrices: Node | None, heads_first
 
 def _norm(node: Any) -> _Stream | None:
     """What an RMSNorm over the last dimension is given."""
-    if not isinstance(node, Node) or node.op != "call_function" or function_name(node.target) != "rms_norm":
+    if not calls(node, F.rms_norm):
         return None
-    given: dict[str, Any] = dict(zip(("input", "normalized_shape", "weight", "eps"), node.args, strict=False)) | dict(node.kwargs)
-    x, eps = given["input"], given.get("eps")
-    if len(tuple(given["normalized_shape"])) != 1 or value(node).dtype != value(x).dtype or value(x).dtype not in _EPSILONS:
+    x, normalized, weight, eps = node.args
+    if len(tuple(normalized)) != 1 or value(node).dtype != value(x).dtype or value(x).dtype not in _EPSILONS:
         return None
-    return _Stream(x, given.get("weight"), _default_eps(value(x).dtype, node.meta["device"]) if eps is None else eps)
+    return _Stream(x, weight, _default_eps(value(x).dtype, node.meta["device"]) if eps is None else eps)
 
 
 @functools.cache

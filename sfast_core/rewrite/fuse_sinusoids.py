@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 from ..capture.functional import cast_like
 from ..ops.sinusoids import sinusoids
 from .fuse_linear_add import HasImpl
-from .graph import calls, calls_of, drop_unused, insert_as, metas, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, joins_along_last, metas, replace, shape, sole_user, value
 
 
 def fuse_sinusoids(graph: Graph, has_impl: HasImpl) -> int:
@@ -21,7 +21,7 @@ def fuse_sinusoids(graph: Graph, has_impl: HasImpl) -> int:
     fused = 0
     exchanged: set[Node] = set()
     for node in reversed(calls_of(graph, torch.cat)):
-        if node in exchanged or not _along_last(node):
+        if node in exchanged or not joins_along_last(node):
             continue
         halves = [_half(part) for part in node.args[0]]
         if len(halves) != 2 or not (calls(halves[0], torch.sin, torch.cos) and calls(halves[1], torch.sin, torch.cos)):
@@ -43,13 +43,9 @@ def fuse_sinusoids(graph: Graph, has_impl: HasImpl) -> int:
     return fused
 
 
-def _along_last(node: Node) -> bool:
-    return len(node.args) == 2 and isinstance(node.args[1], int) and node.args[1] % value(node).dim() == value(node).dim() - 1
-
-
 def _half(part: Any) -> Any:
     """``part`` itself, or what it is a half of was put together from."""
-    if not (isinstance(part, Node) and part.target == "__getitem__" and calls(part.args[0], torch.cat) and _along_last(part.args[0])):
+    if not (isinstance(part, Node) and part.target == "__getitem__" and calls(part.args[0], torch.cat) and joins_along_last(part.args[0])):
         return part
     whole, taken = part.args
     if len(whole.args[0]) != 2 or not isinstance(taken, tuple) or not all(isinstance(item, slice) for item in taken):

@@ -49,6 +49,11 @@ def sole_user(node: Node) -> Node | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
+def joins_along_last(cat: Node) -> bool:
+    """Whether a ``torch.cat`` is along the last dimension."""
+    return len(cat.args) == 2 and isinstance(cat.args[1], int) and cat.args[1] % value(cat).dim() == value(cat).dim() - 1
+
+
 def is_weight(node: Any) -> bool:
     """Whether ``node`` is a tensor of the module, as it is."""
     return isinstance(node, Node) and node.op == "placeholder" and "source" in node.meta

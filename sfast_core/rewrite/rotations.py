@@ -17,7 +17,7 @@ from ..capture.recorder import function_name
 from .graph import calls, calls_of, insert, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
-_OPERATORS = ("comfy_kitchen.apply_rope", "comfy_kitchen.apply_rope1")  #: of queries and keys, of one of them; matrices last
+_OPERATORS = ("apply_rope", "apply_rope1")  #: comfy-kitchen's, of queries and keys, of one of them; matrices last
 
 
 class Rotation(NamedTuple):
@@ -62,9 +62,8 @@ def _every_other(x: torch.Tensor, first: int) -> torch.Tensor:
 
 
 def _by_operator(graph: Graph) -> Iterator[Rotation]:
-    for node in list(graph.nodes):
-        if not isinstance(node.target, torch._ops.OpOverloadPacket) or node.kwargs or str(node.target) not in _OPERATORS:
-            continue
+    operators = [getattr(torch.ops.comfy_kitchen, name) for name in _OPERATORS if hasattr(torch.ops.comfy_kitchen, name)]
+    for node in calls_of(graph, *operators):
         *tensors, matrices = node.args
         results = {0: node} if len(tensors) == 1 else {user.args[1]: user for user in node.users if calls(user, element)}
         for index, last in results.items():
@@ -74,9 +73,8 @@ def _by_operator(graph: Graph) -> Iterator[Rotation]:
 
 def _by_columns(graph: Graph) -> Iterator[Rotation]:
     """``first_column * x[..., 0] + second_column * x[..., 1]`` of ``x`` seen as [.., D / 2, 1, 2]."""
-    for node in list(graph.nodes):
-        terms = _two_terms(node)
-        columns = [_column(*term) for term in terms]
+    for node in calls_of(graph, torch.add, torch.addcmul):
+        columns = [_column(*term) for term in _two_terms(node)]
         if len(columns) != 2 or None in columns:
             continue
         by_index = {column[2]: column for column in columns if column is not None}
@@ -117,12 +115,9 @@ def _heads(x: Any, factor: Any, inner: int) -> int | None:
 
 def _two_terms(node: Node) -> list[tuple[Any, Any]]:
     """The factors of both products where ``node`` is a sum of two."""
-    if calls(node, torch.add):
-        return [arg.args for arg in node.args if calls(arg, torch.mul) and sole_user(arg) is node]
-    if node.op in ("call_function", "call_method") and function_name(node.target) == "addcmul" and len(node.args) == 3 and not node.kwargs:
-        first, *second = node.args
-        return [first.args, tuple(second)] if calls(first, torch.mul) and sole_user(first) is node else []
-    return []
+    first, *second = node.args
+    products = [arg.args for arg in (node.args if calls(node, torch.add) else [first]) if calls(arg, torch.mul) and sole_user(arg) is node]
+    return [*products, tuple(second)] if calls(node, torch.addcmul) else products
 
 
 def _column(factor: Any, taken: Any) -> tuple[Node, Node, int] | None:

@@ -17,7 +17,7 @@ from ..capture.recorder import function_name
 from ..ops.linear_add import linear_add
 from .fuse_linear_act import activation_behind
 from .fuse_linear_add import HasImpl
-from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, joins_along_last, replace, shape, sole_user, value
 
 _FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joining a few rows
 
@@ -63,7 +63,7 @@ def _sizes(node: Node | None) -> list[int] | None:
 
 def _split_input(linear: Node, has_impl: HasImpl) -> bool:
     joined, weight, bias = linear.args
-    if not calls(joined, torch.cat) or sole_user(joined) is not linear or joined.args[1] not in (-1, value(joined).dim() - 1):
+    if not calls(joined, torch.cat) or sole_user(joined) is not linear or not joins_along_last(joined):
         return False
     rows = value(joined).numel() // shape(joined)[-1]
     if rows < _FEWEST_ROWS or shape(joined)[-1] <= shape(linear)[-1] or activation_behind(linear):

@@ -10,13 +10,10 @@ import triton.language as tl
 
 from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
+from ..triton_rows import row_tile, why_too_long
 
 if TYPE_CHECKING:
     from ...target import Target
-
-MAX_CHANNELS = 8192
-PROGRAM_ELEMENTS = 2048  # of one row or of several short ones: 16 a thread
-THREAD_ELEMENTS = 16
 
 
 @triton.jit(do_not_specialize=["rows", "L"])
@@ -84,8 +81,8 @@ def why_not(
         return reason
     if x.dim() != 3:
         return f"x has {x.dim()} dimensions, must have 3"
-    if x.shape[-1] > MAX_CHANNELS:
-        return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
+    if reason := why_too_long(x.shape[-1]):
+        return reason
     if residual is None and (gate is not None or x_bias is not None):
         return "gate or x_bias without a residual"
     if x_bias is not None and (x_bias.dtype != x.dtype or x_bias.shape != x.shape[-1:]):
@@ -115,11 +112,10 @@ def launch(
     total = x if residual is None else torch.empty_like(rows_in)
     if x.numel() > 0:
         images, length, channels = x.shape
-        block_c = 1 << (channels - 1).bit_length()
-        program_rows = max(1, PROGRAM_ELEMENTS // block_c)
+        tile = row_tile(channels)
         modulation = [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in (gate, scale, shift)]
         with torch.cuda.device_of(x):
-            launcher(ada_layer_norm_kernel, (-(-images * length // program_rows),))(
+            launcher(ada_layer_norm_kernel, (-(-images * length // tile.rows),))(
                 rows_in,
                 None if residual is None else residual.contiguous(),
                 None if x_bias is None else x_bias.contiguous(),
@@ -131,8 +127,8 @@ def launch(
                 channels,
                 *(0 if row is None or row.shape[0] == 1 else row.stride(0) for row in modulation),
                 eps,
-                BLOCK_C=block_c,
-                ROWS=program_rows,
-                num_warps=program_rows * block_c // (32 * THREAD_ELEMENTS),
+                BLOCK_C=tile.block,
+                ROWS=tile.rows,
+                num_warps=tile.warps,
             )
     return total, out

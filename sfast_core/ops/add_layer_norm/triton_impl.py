@@ -10,14 +10,11 @@ import triton.language as tl
 
 from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
+from ..triton_rows import row_tile, why_too_long
 from .constraints import why_not_sum
 
 if TYPE_CHECKING:
     from ...target import Target
-
-MAX_CHANNELS = 8192
-PROGRAM_ELEMENTS = 2048  # of one row or of several short ones: 16 a thread
-THREAD_ELEMENTS = 16
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -85,9 +82,7 @@ def why_not(
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias) or why_not_sum(x, residual, x_bias=x_bias, sum_bias=sum_bias):
         return reason
-    if x.shape[-1] > MAX_CHANNELS:
-        return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
-    return None
+    return why_too_long(x.shape[-1])
 
 
 def launch(
@@ -106,10 +101,9 @@ def launch(
     if x.numel() > 0:
         channels = x.shape[-1]
         rows = x.numel() // channels
-        block_c = 1 << (channels - 1).bit_length()
-        program_rows = max(1, PROGRAM_ELEMENTS // block_c)
+        tile = row_tile(channels)
         with torch.cuda.device_of(x):
-            launcher(add_layer_norm_kernel, (-(-rows // program_rows),))(
+            launcher(add_layer_norm_kernel, (-(-rows // tile.rows),))(
                 rows_in,
                 None if residual is None else residual.contiguous(),
                 None if x_bias is None else x_bias.contiguous(),
@@ -121,8 +115,8 @@ def launch(
                 rows,
                 channels,
                 eps,
-                BLOCK_C=block_c,
-                ROWS=program_rows,
-                num_warps=program_rows * block_c // (32 * THREAD_ELEMENTS),
+                BLOCK_C=tile.block,
+                ROWS=tile.rows,
+                num_warps=tile.warps,
             )
     return total, out

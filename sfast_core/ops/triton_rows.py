@@ -1,0 +1,29 @@
+"""How many rows of channels a program of a Triton kernel has that reads each row once and keeps it in registers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_CHANNELS = 8192
+_PROGRAM_ELEMENTS = 2048  # of one row or of several short ones: 16 a thread
+_THREAD_ELEMENTS = 16
+
+
+class RowTile(NamedTuple):
+    """A program's part."""
+
+    block: int  #: a power of two, at least the channels of a row
+    rows: int
+    warps: int
+
+
+def row_tile(channels: int) -> RowTile:
+    """The tile for rows of so many channels."""
+    block = 1 << (channels - 1).bit_length()
+    rows = max(1, _PROGRAM_ELEMENTS // block)
+    return RowTile(block, rows, rows * block // (32 * _THREAD_ELEMENTS))
+
+
+def why_too_long(channels: int) -> str | None:
+    """Whether a row of so many channels has a tile."""
+    return f"rows of {channels} channels are longer than {MAX_CHANNELS}" if channels > MAX_CHANNELS else None
