@@ -147,7 +147,7 @@ class _Counted:
 
 def _job(call: Call) -> Job:
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {','.join(impl.name for impl in call.impls)}"
-    reference = (_Reference(call.op.reference),) if call.op.same_bits or not call.impls else ()
+    reference = (_Reference(call.op.reference),) if call.op.reference_competes or not call.impls else ()
     impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
     family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
     return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}", size)

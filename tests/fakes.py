@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 
 class FakeReplay:
@@ -47,6 +48,12 @@ class FakeBackend:
         run()
         self.free -= self.cost
         return FakeReplay(run, self)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[None]:
+        self.events.append("scratch")
+        yield
+        self.events.append("no scratch")
 
     def enter(self) -> None:
         self.events.append("enter")

@@ -83,8 +83,8 @@ class Op:
     family: Callable[..., tuple[str, int]] | None = None
     """Of a measured op: what decides which impl is fastest besides the size, and the size. A call that is near in size to one of its
     family takes over its choice, where it carries over, instead of being measured: a new resolution then costs little measuring."""
-    same_bits: bool = True
-    """Whether the reference gives the same bits at every run. PyTorch's convolutions promise it only where all of PyTorch is told to; such a
-    reference runs only where no impl can."""
+    reference_competes: bool = True
+    """Whether the reference is measured beside the impls. Not where it is never the fastest, nor where it doesn't give the same bits at every
+    run, which PyTorch's convolutions promise only where all of PyTorch is told to: then it runs only where no impl can."""
     optional: bool = False  #: passes make it only where an impl can compute it: without one a graph stays as it is
     channels_last: bool = False  #: its 4-D tensors have their channels innermost inside the traced model

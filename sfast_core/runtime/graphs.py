@@ -13,7 +13,7 @@ import threading
 import traceback
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -38,6 +38,8 @@ class Backend(Protocol):
     """What captures. The CUDA one is below; tests have one that only counts."""
 
     def capture(self, run: Callable[[], None], alone: bool = False) -> Replayable: ...
+
+    def scratch(self) -> contextlib.AbstractContextManager[None]: ...
 
     def enter(self) -> None: ...
 
@@ -75,6 +77,7 @@ class CudaBackend:
         self._device = device
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
+        self._scratch: Any = None
         self._idle = torch.cuda.Event()
 
     def capture(self, run: Callable[[], None], alone: bool = False) -> Replayable:
@@ -83,7 +86,7 @@ class CudaBackend:
         Args:
             run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such memory later ends
                 the process.
-            alone: in memory of its own rather than in the shared pool, to be replayed and released at once.
+            alone: in memory of its own or in the :meth:`scratch` rather than in the shared pool, to be replayed and released at once.
 
         Raises:
             RuntimeError: the computation can't be captured, or memory ran out.
@@ -103,7 +106,7 @@ class CudaBackend:
             clear_workspaces()
             graph = editable or torch.cuda.CUDAGraph()
             try:
-                graph.capture_begin(pool=None if alone else self._pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=self._scratch if alone else self._pool, capture_error_mode="thread_local")
                 with counters.handed_out(counted):
                     run()
                 clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
@@ -117,6 +120,23 @@ class CudaBackend:
                 instantiate_without_memsets(editable, (0, 0) if counted is None else counted.span)
         current.wait_stream(self._stream)
         return _CudaReplay(graph, counted if counted is not None and counted.used else None)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[None]:
+        """While it lasts, graphs captured ``alone`` work one after the other in the same memory.
+
+        Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took 0.7 ms more (H100).
+        """
+        with contextlib.ExitStack() as stack:
+            self._scratch = torch.cuda.graph_pool_handle()
+            try:  # a pool ends with its last graph
+                stack.callback(self.capture(lambda: torch.zeros(1, device=self._device), alone=True).release)
+            except RuntimeError:  # the next capture says why
+                self._scratch = None
+            try:
+                yield
+            finally:
+                self._scratch = None
 
     def _void_capture(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture that failed. PyTorch leaves the random generator in its capturing state then: give it a fresh, equal one."""

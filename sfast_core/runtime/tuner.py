@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -18,8 +21,12 @@ from .compile_only import CompileOnly
 from .graphs import Backend
 
 REFERENCE = "reference"
-_LAUNCHES = 10
+_MOST_LAUNCHES = 10  #: in a graph that is timed
+_GRAPH_S = 0.5e-3  #: what such a graph is to take, where that many launches take longer
+_CPU_S = 150e-6  #: a launch that takes less may be a short one, and the CPU slow
 _REPLAYS = 3
+_BEATEN = 1.5  #: times slower than the fastest so far: no further replay. The first one uploads the graph, some 50 us
+_OFTEN = 10  #: so many calls of one program are measured at each size. Choices taken over cost SDXL 0.6 ms of 13 at 768x768 (H100), 0.27 with this
 _THREADS = 8
 _EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together; a larger one runs alone
 log = logging.getLogger("fast_compile")
@@ -128,35 +135,43 @@ class Tuner:
         An impl that fails here is never taken; where all fail it is the reference.
         """
         distinct = {job.key: job for job in jobs if job.impls}
-        chosen = {key: name for key, job in distinct.items() if (name := self._known(job))}
+        count = Counter(job.key for job in jobs)
+        chosen = {key: name for key, job in distinct.items() if (name := self._known(job, count[key]))}
         start = time.perf_counter()
-        broken = self._compile(distinct.values())
-        compiled = time.perf_counter()
-        measured = {key: self._fastest(job, broken) for key, job in distinct.items() if key not in chosen}
+        broken = self._start(distinct.values(), chosen)
+        started = time.perf_counter()
+        measured = self._measured([job for key, job in distinct.items() if key not in chosen], broken)
         chosen |= measured
-        decided = [(job, chosen[job.key]) for job in distinct.values() if len(job.impls) > 1 and (job.key, chosen[job.key]) not in broken]
-        self._choices.add([Choice(job.key, job.family, max(1, job.size), name) for job, name in decided if self._measure])
-        log.debug("%d kernels ready in %.2f s", len(distinct), compiled - start)
-        log.debug("%d ops measured in %.2f s", len(measured), time.perf_counter() - compiled)
+        if self._measure:
+            self._keep([job for job in distinct.values() if (job.key, chosen[job.key]) not in broken], chosen, measured)
+        log.debug("%d ops: kernels ready in %.2f s", len(distinct), started - start)
+        log.debug("%d ops: measured in %.2f s", len(measured), time.perf_counter() - started)
         torch.cuda.empty_cache()  # the examples' memory: a graph's pool can't use it
         return [REFERENCE if not job.impls or (job.key, chosen[job.key]) in broken else chosen[job.key] for job in jobs]
 
-    def _known(self, job: Job) -> str | None:
+    def _keep(self, jobs: Iterable[Job], chosen: dict[str, str], measured: Collection[str]) -> None:
+        new = [job for job in jobs if len(job.impls) > 1 and self._choices.get(job.key) != chosen[job.key]]
+        # A choice that was taken over is of a family of its own: taken over again and again it would go far from where it was measured.
+        families = {job.key: job.family if job.key in measured else job.key for job in new}
+        self._choices.add([Choice(job.key, families[job.key], max(1, job.size), chosen[job.key]) for job in new])
+
+    def _known(self, job: Job, count: int) -> str | None:
+        """The impl for ``count`` calls of a job where it needn't be measured."""
         if len(job.impls) == 1 or not self._measure:
             return next(iter(job.impls))
         name = self._choices.get(job.key)
-        if name is None:
+        if name is None and count < _OFTEN:
             name = self._choices.near(job.family, job.size)
             if name in job.impls and not job.impls[name].carries_over:
                 return None
         return name if name in job.impls else None
 
-    def _compile(self, jobs: Any) -> set[tuple[str, str]]:
-        """Launch each impl in question once, in threads: Triton's passes and ptxas run outside the interpreter's lock.
+    def _start(self, jobs: Iterable[Job], chosen: dict[str, str]) -> set[tuple[str, str]]:
+        """Launch each impl in question once, in threads: Triton's passes, ptxas and the driver's loading of kernels run outside the interpreter's lock.
 
         Returns the (job, impl) pairs that failed.
         """
-        pairs = [(job, name) for job in jobs for name in ([self._known(job)] if self._known(job) else job.impls) if name != REFERENCE]
+        pairs = [(job, name) for job in jobs for name in ([chosen[job.key]] if job.key in chosen else job.impls) if name != REFERENCE]
         memory = _Share(_EXAMPLE_BYTES)
 
         def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
@@ -169,7 +184,7 @@ class Tuner:
                     torch.cuda.current_stream().synchronize()
                 return None
             except Exception as error:
-                log.debug("%s of %s failed: %s", name, job.key, error)
+                _log_failure(job, name, error)
                 return job.key, name
 
         with ThreadPoolExecutor(_THREADS, initializer=self._make_current) as threads:
@@ -180,34 +195,77 @@ class Tuner:
         with torch.cuda.device(self._device):
             torch.cuda.current_stream().synchronize()
 
+    def _measured(self, jobs: Sequence[Job], broken: set[tuple[str, str]]) -> dict[str, str]:
+        """The fastest impl of each job, by its key."""
+        if not jobs:
+            return {}
+        with self._backend.scratch():
+            return {job.key: self._fastest(job, broken) for job in jobs}
+
     def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> str:
-        working = [name for name in job.impls if (job.key, name) not in broken]
-        if len(working) < 2:
-            return working[0] if working else REFERENCE
+        """The impl of ``job`` that takes the least time. Those that fail are added to ``broken``."""
         with torch.no_grad():
             args, kwargs = job.example(self._device)
-            times = {name: self._time(job.impls[name].launch, args, kwargs) for name in working}
+            times: dict[str, float] = {}
+            for name, impl in job.impls.items():
+                if (job.key, name) in broken:
+                    continue
+                try:
+                    impl.launch(*args, **kwargs)  # what is loaded at the first launch is not timed
+                    times[name] = self._time(impl.launch, args, kwargs, min(times.values(), default=float("inf")))
+                except Exception as error:
+                    _log_failure(job, name, error)
+                    broken.add((job.key, name))
         log.debug("%s: %s", job.key, ", ".join(f"{name} {seconds * 1e6:.1f} us" for name, seconds in times.items()))
-        return min(times, key=lambda name: times[name])
+        return min(times, key=lambda name: times[name], default=REFERENCE)
 
-    def _time(self, launch: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        """Seconds a launch, from replays of a graph of several: launches one by one would time the CPU."""
+    def _time(self, launch: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], fastest: float) -> float:
+        """Seconds a launch, from replays of a graph of several: launches one by one would time the CPU.
 
-        def repeat() -> None:
-            for _ in range(_LAUNCHES):
-                launch(*args, **kwargs)
+        Thirty launches of each impl took 2.1 s at SDXL's first 1536x1536 (H100), so a graph has fewer of those that take long.
+        """
+        once = partial(launch, *args, **kwargs)
+        seconds = self._seconds(once)
+        launches = _MOST_LAUNCHES if seconds < _CPU_S else max(1, round(_GRAPH_S / seconds))
+        while True:
+            seconds = self._replayed(_after_one(launches, once), _BEATEN * fastest * launches) / launches
+            if launches == _MOST_LAUNCHES or launches * seconds > _GRAPH_S / 10:
+                return seconds
+            launches = _MOST_LAUNCHES  # it was the CPU that took long
 
+    def _replayed(self, run: Callable[[], None], enough: float) -> float:
+        """Seconds a replay of ``run``: the shortest, or the first one above ``enough``. Infinite where it can't be captured."""
         try:
-            graph = self._backend.capture(repeat, alone=True)
+            graph = self._backend.capture(run, alone=True)
         except Exception as error:
             log.debug("can't be captured: %s", error)
             return float("inf")
-        best = float("inf")
+        shortest = float("inf")
         for _ in range(_REPLAYS):
-            self._backend.synchronise()
-            start = time.perf_counter()
-            graph.replay()
-            self._backend.synchronise()
-            best = min(best, (time.perf_counter() - start) / _LAUNCHES)
+            shortest = min(shortest, self._seconds(graph.replay))
+            if shortest > enough:
+                break
         graph.release()
-        return best
+        return shortest
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        self._backend.synchronise()
+        start = time.perf_counter()
+        run()
+        self._backend.synchronise()
+        return time.perf_counter() - start
+
+
+def _after_one(times: int, run: Callable[[], object]) -> Callable[[], None]:
+    """What runs ``run`` once when it is called first, to warm up, and ``times`` times from then on."""
+    numbers = itertools.chain([1], itertools.repeat(times))
+
+    def call() -> None:
+        for _ in range(next(numbers)):
+            run()
+
+    return call
+
+
+def _log_failure(job: Job, name: str, error: Exception) -> None:
+    log.debug("%s of %s failed: %s", name, job.key, error)

@@ -246,6 +246,19 @@ def test_a_capture_that_fails_leaves_the_host_alone() -> None:
     module.uninstall()
 
 
+def test_graphs_to_be_timed_work_in_the_same_memory() -> None:
+    graphs, size = device_graphs(DEVICE), 64 * 2**20
+    assert graphs is not None
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    with graphs.backend.scratch():
+        for _ in range(5):
+            graphs.backend.capture(lambda: torch.empty(size, dtype=torch.uint8, device=DEVICE).zero_(), alone=True).release()
+        assert torch.cuda.memory_reserved() - before < 3 * size  # the warm-up's and the graphs'
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     twin = unet(dtype)

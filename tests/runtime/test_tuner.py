@@ -89,6 +89,54 @@ def test_a_choice_that_does_not_carry_over_is_made_at_each_size() -> None:
     assert tune.decide([job("c", *third, family="f", size=160)]) == ["first"] and third[1].seen == []  # as at 150
 
 
+def test_a_call_that_occurs_often_is_measured_at_each_size() -> None:
+    """A choice taken over would cost as often."""
+    for times, taken in ((9, "slow"), (10, "fast")):
+        choices = Choices(None)
+        choices.add([Choice("other", "f", 100, "slow")])
+        assert tuner(choices).decide(times * [job("a", Impl("slow", 2.0), Impl("fast", 1.0), family="f", size=150)]) == times * [taken]
+
+
+def test_a_choice_that_was_taken_over_is_not_taken_over_again() -> None:
+    """From size to size it would go far from what was measured."""
+    choices = Choices(None)
+    choices.add([Choice("other", "f", 100, "slow")])
+    impls = lambda: (Impl("slow", 2.0), Impl("fast", 1.0))  # noqa: E731
+    assert tuner(choices).decide([job("a", *impls(), family="f", size=150)]) == ["slow"]
+    assert tuner(choices).decide([job("b", *impls(), family="f", size=290)]) == ["fast"]
+    assert tuner(choices).decide([job("a", *impls(), family="f", size=150)]) == ["slow"], "at its own size it stays"
+    assert tuner(choices).decide([job("b", *impls(), family="f", size=290)]) == ["fast"]
+    assert tuner(choices).decide([job("c", *impls(), family="f", size=300)]) == ["fast"], "what was measured still can be, used again or not"
+
+
+@pytest.mark.parametrize(("seconds", "launches"), [(2e-6, 10), (0.1e-3, 10), (0.25e-3, 2), (5e-3, 1)])
+def test_a_graph_has_fewer_launches_the_longer_they_take(seconds: float, launches: int) -> None:
+    impl = Impl("one", seconds)
+    tuner().decide([job("a", impl, Impl("other", seconds * 1.1))])
+    assert len(impl.seen) == 4 + launches + 3 * launches  # in a thread, alone and to warm up, captured, in three replays
+
+
+def test_a_first_launch_that_was_slow_on_the_cpu_does_not_make_a_short_graph() -> None:
+    class Late(Impl):
+        @property
+        def launch(self) -> Callable[..., Any]:
+            def launch(*args: Any, **kwargs: Any) -> None:
+                self.seen.append((args, kwargs))
+                CLOCK[0] += 1.0 if len(self.seen) <= 3 else 1e-6
+
+            return launch
+
+    late = Late("late")
+    tuner().decide([job("a", late, Impl("other"))])
+    assert len(late.seen) == 4 + 4 * 1 + 1 + 4 * 10
+
+
+def test_what_is_beaten_is_not_replayed_again() -> None:
+    slow = Impl("slow", 2.0)
+    assert tuner().decide([job("a", Impl("fast", 1.0), slow)]) == ["fast"]
+    assert len(slow.seen) == 4 + 1 + 1
+
+
 def test_a_kept_choice_that_no_longer_applies_is_made_anew() -> None:
     choices = Choices(None)
     choices.add([Choice("a", "a", 1, "gone")])
@@ -104,11 +152,22 @@ def test_without_measuring_the_first_is_taken() -> None:
 
 def test_what_fails_is_not_taken() -> None:
     broken, works = Impl("broken", 0.0, RuntimeError("no kernel image")), Impl("works")
-    assert tuner().decide([job("a", broken, works), job("b", broken), job("c", broken, Impl("too", 0.0, ValueError("no")))]) == [
-        "works",
-        REFERENCE,
-        REFERENCE,
-    ]
+    too = Impl("too", 0.0, ValueError("no"))
+    assert tuner().decide([job("a", broken, works), job("b", broken), job("c", broken, too)]) == ["works", REFERENCE, REFERENCE]
+
+
+def test_what_fails_when_it_is_measured_is_not_taken() -> None:
+    class Late(Impl):  # a matrix product is left out where kernels are only compiled
+        @property
+        def launch(self) -> Callable[..., Any]:
+            self.error = RuntimeError("no workspace") if self.seen else None
+            return super().launch
+
+    broken, works = Late("broken", 0.0), Impl("works")
+    choices = Choices(None)
+    assert tuner(choices).decide([job("a", broken, works)]) == ["works"]
+    assert choices.get("a") == "works" and len(broken.seen) == 2
+    assert tuner(choices).decide([job("b", Late("one", 0.0), Late("two", 0.0))]) == [REFERENCE]
 
 
 def test_a_thread_has_the_device_before_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ OP = Op(
     name="conv2d_act",
     reference=conv2d_act,
     impls=(
-        Impl("torch_epilogue", ".torch_epilogue_impl", __package__, behind=("cuda", "cuda_few")),  # more passes, and a compilation for each kind
+        Impl("torch_epilogue", ".torch_epilogue_impl", __package__, behind=("cudnn", "cuda", "cuda_few")),  # more passes, and a compilation for each kind
         Impl("cudnn", ".cudnn_impl", __package__),
         Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second"),
         Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third"),
@@ -29,6 +29,6 @@ OP = Op(
     ),
     measured=True,
     family=_family,
-    same_bits=False,
+    reference_competes=False,
     channels_last=True,
 )

@@ -11,7 +11,7 @@ OP = Op(
     name="conv2d_shortcut",
     reference=conv2d_shortcut,
     impls=(Impl("cuda", ".cuda_impl", __package__),),
-    same_bits=False,
+    reference_competes=False,
     optional=True,
     channels_last=True,
 )

@@ -12,7 +12,7 @@ __all__ = ["OP", "group_norm_act"]
 
 def _family(x: torch.Tensor, num_groups: int, *rest: object) -> tuple[str, int]:
     extras = [isinstance(item, torch.Tensor) or item for item in rest]
-    return f"{x.dtype} {x.shape[0]}x{x.shape[1]} {num_groups} {extras}", x.numel()
+    return f"{x.dtype} {x.shape[1]} {num_groups} {extras}", x.numel()
 
 
 OP = Op(
@@ -28,5 +28,6 @@ OP = Op(
     ),
     measured=True,
     family=_family,
+    reference_competes=False,  # 2.5 to 16 times slower at all 426 calls of SD1.5 and SDXL at 19 sizes (H100)
     channels_last=True,
 )

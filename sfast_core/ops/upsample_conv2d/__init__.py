@@ -24,6 +24,6 @@ OP = Op(
     ),
     measured=True,
     family=_family,
-    same_bits=False,
+    reference_competes=False,
     channels_last=True,
 )
