@@ -133,7 +133,7 @@ class _Counted:
     """A candidate whose first two launches count."""
 
     def __init__(self, impl: Candidate, count: _Count) -> None:
-        self.name, self.carries_over = impl.name, impl.carries_over
+        self.name, self.carries_over, self.per_thread = impl.name, impl.carries_over, impl.per_thread
         self._impl, self._count, self._left = impl, count, 2
 
     def launch(self, *args: object, **kwargs: object) -> object:
@@ -160,6 +160,7 @@ class _Reference:
     launch: Callable[..., object]
     name: str = REFERENCE
     carries_over: bool = True
+    per_thread: bool = False
 
 
 def _describe(value: object) -> str:

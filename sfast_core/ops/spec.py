@@ -23,8 +23,8 @@ class Impl:
     """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``.
 
     A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over`` is False, that it was
-    the fastest at one size says nothing about another. ``behind`` names impls of the same op: where one of them can compute a call, this one
-    is left out, not even measured.
+    the fastest at one size says nothing about another. ``per_thread``: what its first launch prepares is of use to that thread alone.
+    ``behind`` names impls of the same op: where one of them can compute a call, this one is left out, not even measured.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Impl:
     package: str
     function: str = "launch"
     carries_over: bool = True
+    per_thread: bool = False
     behind: tuple[str, ...] = ()
 
     def load(self) -> ModuleType:

@@ -125,7 +125,7 @@ class CudaBackend:
     def scratch(self) -> Iterator[None]:
         """While it lasts, graphs captured ``alone`` work one after the other in the same memory.
 
-        Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took 0.7 ms more (H100).
+        Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took 0.6 ms more (H100).
         """
         with contextlib.ExitStack() as stack:
             self._scratch = torch.cuda.graph_pool_handle()

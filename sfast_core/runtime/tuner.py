@@ -19,13 +19,9 @@ from torch.utils import _pytree
 from ..choices import Choice, Choices
 from .compile_only import CompileOnly
 from .graphs import Backend
+from .stopwatch import Stopwatch
 
 REFERENCE = "reference"
-_MOST_LAUNCHES = 10  #: in a graph that is timed
-_GRAPH_S = 0.5e-3  #: what such a graph is to take, where that many launches take longer
-_CPU_S = 150e-6  #: a launch that takes less may be a short one, and the CPU slow
-_REPLAYS = 3
-_BEATEN = 1.5  #: times slower than the fastest so far: no further replay. The first one uploads the graph, some 50 us
 _OFTEN = 10  #: so many calls of one program are measured at each size. Choices taken over cost SDXL 0.6 ms of 13 at 768x768 (H100), 0.27 with this
 _THREADS = 8
 _EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together; a larger one runs alone
@@ -43,6 +39,9 @@ class Candidate(Protocol):
 
     @property
     def carries_over(self) -> bool: ...
+
+    @property
+    def per_thread(self) -> bool: ...
 
 
 class Job:
@@ -126,6 +125,7 @@ class Tuner:
     def __init__(self, device: torch.device, backend: Backend, choices: Choices, measure: bool) -> None:
         self._device = device
         self._backend = backend
+        self._stopwatch = Stopwatch(backend)
         self._choices = choices
         self._measure = measure
 
@@ -169,7 +169,7 @@ class Tuner:
     def _start(self, jobs: Iterable[Job], chosen: dict[str, str]) -> set[tuple[str, str]]:
         """Launch each impl in question once, in threads: Triton's passes, ptxas and the driver's loading of kernels run outside the interpreter's lock.
 
-        Returns the (job, impl) pairs that failed.
+        What another thread couldn't use is launched in this one meanwhile. Returns the (job, impl) pairs that failed.
         """
         pairs = [(job, name) for job in jobs for name in ([chosen[job.key]] if job.key in chosen else job.impls) if name != REFERENCE]
         memory = _Share(_EXAMPLE_BYTES)
@@ -188,7 +188,9 @@ class Tuner:
                 return job.key, name
 
         with ThreadPoolExecutor(_THREADS, initializer=self._make_current) as threads:
-            return {failed for failed in threads.map(launch, pairs) if failed}
+            theirs = threads.map(launch, [(job, name) for job, name in pairs if not job.impls[name].per_thread])
+            mine = map(launch, [(job, name) for job, name in pairs if job.impls[name].per_thread])
+            return {failed for failed in itertools.chain(mine, theirs) if failed}
 
     def _make_current(self) -> None:
         """Make the device's context that of a new thread. Memory from PyTorch's cache doesn't, and cuBLASLt and TMA descriptors fail without."""
@@ -211,60 +213,12 @@ class Tuner:
                 if (job.key, name) in broken:
                     continue
                 try:
-                    impl.launch(*args, **kwargs)  # what is loaded at the first launch is not timed
-                    times[name] = self._time(impl.launch, args, kwargs, min(times.values(), default=float("inf")))
+                    times[name] = self._stopwatch.seconds(partial(impl.launch, *args, **kwargs), min(times.values(), default=float("inf")))
                 except Exception as error:
                     _log_failure(job, name, error)
                     broken.add((job.key, name))
         log.debug("%s: %s", job.key, ", ".join(f"{name} {seconds * 1e6:.1f} us" for name, seconds in times.items()))
         return min(times, key=lambda name: times[name], default=REFERENCE)
-
-    def _time(self, launch: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], fastest: float) -> float:
-        """Seconds a launch, from replays of a graph of several: launches one by one would time the CPU.
-
-        Thirty launches of each impl took 2.1 s at SDXL's first 1536x1536 (H100), so a graph has fewer of those that take long.
-        """
-        once = partial(launch, *args, **kwargs)
-        seconds = self._seconds(once)
-        launches = _MOST_LAUNCHES if seconds < _CPU_S else max(1, round(_GRAPH_S / seconds))
-        while True:
-            seconds = self._replayed(_after_one(launches, once), _BEATEN * fastest * launches) / launches
-            if launches == _MOST_LAUNCHES or launches * seconds > _GRAPH_S / 10:
-                return seconds
-            launches = _MOST_LAUNCHES  # it was the CPU that took long
-
-    def _replayed(self, run: Callable[[], None], enough: float) -> float:
-        """Seconds a replay of ``run``: the shortest, or the first one above ``enough``. Infinite where it can't be captured."""
-        try:
-            graph = self._backend.capture(run, alone=True)
-        except Exception as error:
-            log.debug("can't be captured: %s", error)
-            return float("inf")
-        shortest = float("inf")
-        for _ in range(_REPLAYS):
-            shortest = min(shortest, self._seconds(graph.replay))
-            if shortest > enough:
-                break
-        graph.release()
-        return shortest
-
-    def _seconds(self, run: Callable[[], object]) -> float:
-        self._backend.synchronise()
-        start = time.perf_counter()
-        run()
-        self._backend.synchronise()
-        return time.perf_counter() - start
-
-
-def _after_one(times: int, run: Callable[[], object]) -> Callable[[], None]:
-    """What runs ``run`` once when it is called first, to warm up, and ``times`` times from then on."""
-    numbers = itertools.chain([1], itertools.repeat(times))
-
-    def call() -> None:
-        for _ in range(next(numbers)):
-            run()
-
-    return call
 
 
 def _log_failure(job: Job, name: str, error: Exception) -> None:
