@@ -23,7 +23,7 @@ class Impl:
     """Does nothing, or fails."""
 
     def __init__(self, name: str, error: Exception | None = None) -> None:
-        self.name, self.carries_over, self._error = name, True, error
+        self.name, self.carries_over, self.per_thread, self._error = name, True, False, error
 
     def launch(self, x: torch.Tensor) -> torch.Tensor:
         if self._error:
