@@ -206,12 +206,13 @@ class Tuner:
 
     def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> str:
         """The impl of ``job`` that takes the least time. Those that fail are added to ``broken``."""
+        working = {name: impl for name, impl in job.impls.items() if (job.key, name) not in broken}
+        if len(working) < 2:
+            return next(iter(working), REFERENCE)
         with torch.no_grad():
             args, kwargs = job.example(self._device)
             times: dict[str, float] = {}
-            for name, impl in job.impls.items():
-                if (job.key, name) in broken:
-                    continue
+            for name, impl in working.items():
                 try:
                     times[name] = self._stopwatch.seconds(partial(impl.launch, *args, **kwargs), min(times.values(), default=float("inf")))
                 except Exception as error:
