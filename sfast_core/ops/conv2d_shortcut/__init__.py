@@ -11,7 +11,6 @@ OP = Op(
     name="conv2d_shortcut",
     reference=conv2d_shortcut,
     impls=(Impl("cuda", ".cuda_impl", __package__),),
-    reference_competes=False,
     optional=True,
     channels_last=True,
 )
