@@ -12,7 +12,7 @@ reference's parameters:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -24,7 +24,8 @@ class Impl:
 
     A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over`` is False, that it was
     the fastest at one size says nothing about another. ``per_thread``: what its first launch prepares is of use to that thread alone.
-    ``behind`` names impls of the same op: where one of them can compute a call, this one is left out, not even measured.
+    ``behind`` names impls of the same op: where one of them can compute a call, this one is left out, not even measured; of those calls only
+    for which ``behind_if`` is true, where there is one: it gets the arguments as meta tensors.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Impl:
     carries_over: bool = True
     per_thread: bool = False
     behind: tuple[str, ...] = ()
+    behind_if: Callable[..., bool] | None = None
 
     def load(self) -> ModuleType:
         """Import the impl's module.
@@ -51,6 +53,11 @@ class Impl:
             return f"{self.name}: {error}"
         reason: str | None = module.why_not(target, *args, **kwargs)
         return f"{self.name}: {reason}" if reason else None
+
+    def stands_behind(self, fitting: Iterable[Impl], *args: Any, **kwargs: Any) -> str | None:
+        """The name of the first of ``fitting``, which all can compute the op for these arguments, that this impl is left out for, or None."""
+        before = next((impl.name for impl in fitting if impl.name in self.behind), None)
+        return before if self.behind_if is None or self.behind_if(*args, **kwargs) else None
 
     @property
     def launch(self) -> Callable[..., Any]:

@@ -91,14 +91,14 @@ class _Fitting:
         look = (op.name, _look(args), _look(tuple(kwargs.items())))
         if look not in self._known:
             fitting = [impl for impl in op.impls if self._fits(op, impl, args, kwargs)]
-            self._known[look] = tuple(impl for impl in fitting if not self._stands_behind(op, impl, fitting))
+            self._known[look] = tuple(impl for impl in fitting if not self._stands_behind(op, impl, fitting, args, kwargs))
         return self._known[look]
 
-    def _stands_behind(self, op: Op, impl: Impl, fitting: list[Impl]) -> bool:
-        before = [other.name for other in fitting if other.name in impl.behind]
-        if before:
-            self._refused.setdefault(op.name, {}).setdefault(impl.name, f"{impl.name}: {before[0]} can do it")
-        return bool(before)
+    def _stands_behind(self, op: Op, impl: Impl, fitting: list[Impl], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        before = impl.stands_behind(fitting, *args, **kwargs)
+        if before is not None:
+            self._refused.setdefault(op.name, {}).setdefault(impl.name, f"{impl.name}: {before} can do it")
+        return before is not None
 
     def _fits(self, op: Op, impl: Impl, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if any(fnmatch(f"{op.name}.{impl.name}", pattern) for pattern in self._disabled):

@@ -42,6 +42,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> None:
     ("target", "shape", "expected"),
     [
         (H100, (2, 1280, 16, 16), ["triton", "cuda", "cuda_cluster"]),
+        (H100, (2, 640, 32, 32), ["cuda", "cuda_cluster"]),
+        (A100, (2, 640, 32, 32), ["triton", "cuda"]),
         (H100, (2, 1280, 24, 20), ["cuda", "cuda_cluster"]),
         (H100, (2, 1280, 64, 64), ["cuda", "cuda_cluster"]),
         (H100, (2, 960, 128, 128), ["cuda"]),
@@ -57,9 +59,10 @@ def test_two_kernels_of_tritons_are_never_compiled_where_the_extension_is(target
 def test_they_stand_in_where_the_extension_is_turned_off() -> None:
     assert candidates(H100, 2, 1280, 64, 64, disabled=("group_norm_act.cuda*",)) == ["triton_two"]
     assert candidates(H100, 2, 1280, 64, 64, disabled=("group_norm_act.cuda",)) == ["cuda_cluster"]
+    assert candidates(H100, 2, 640, 32, 32, disabled=("group_norm_act.cuda*",)) == ["triton"]
 
 
 def test_they_stand_in_where_it_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "why_not", lambda device, status_of="": "it isn't built")
     assert candidates(H100, 2, 1280, 64, 64) == ["triton_two"]
-    assert candidates(H100, 2, 1280, 16, 16) == ["triton"]
+    assert candidates(H100, 2, 1280, 16, 16) == ["triton"] and candidates(H100, 2, 640, 32, 32) == ["triton"]

@@ -1,6 +1,6 @@
 """GroupNorm of channels_last images in Triton.
 
-Two ways, which :mod:`.triton_impl` chooses between by size:
+Two ways: the first is :mod:`.triton_two_impl`, the second :mod:`.triton_impl`:
 
 ``group_statistics`` then ``group_norm_apply``: the image's rows (a row: the C channels of one pixel) are cut into chunks. The first
 kernel reduces each chunk to a mean and an M2 (sum of squared deviations) per group, the second combines a group's chunks and
