@@ -142,7 +142,8 @@ def meaning(x: torch.Tensor) -> torch.Tensor:
 
 def impl(name: str, reason: str | None = None) -> Any:
     asked: list[Any] = []
-    return SimpleNamespace(name=name, behind=(), launch=lambda x: x * 3, asked=asked, why_not=lambda target, *args: asked.append(args) or reason)
+    why_not = lambda target, *args: asked.append(args) or reason  # noqa: E731
+    return SimpleNamespace(name=name, stands_behind=lambda *_: None, launch=lambda x: x * 3, asked=asked, why_not=why_not)
 
 
 def selected(impls: tuple[Any, ...], target: Target, disabled: tuple[str, ...] = (), choose: Any = None) -> tuple[Any, torch.fx.Graph]:
