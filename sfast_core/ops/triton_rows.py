@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import triton
+
 MAX_CHANNELS = 8192
 _PROGRAM_ELEMENTS = 2048  # of one row or of several short ones: 16 a thread
 _THREAD_ELEMENTS = 16
@@ -19,11 +21,11 @@ class RowTile(NamedTuple):
 
 def row_tile(channels: int) -> RowTile:
     """The tile for rows of so many channels."""
-    block = 1 << (channels - 1).bit_length()
+    block = triton.next_power_of_2(channels)
     rows = max(1, _PROGRAM_ELEMENTS // block)
     return RowTile(block, rows, rows * block // (32 * _THREAD_ELEMENTS))
 
 
 def why_too_long(channels: int) -> str | None:
-    """Whether a row of so many channels has a tile."""
+    """The reason why a row of so many channels has no tile, or None."""
     return f"rows of {channels} channels are longer than {MAX_CHANNELS}" if channels > MAX_CHANNELS else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+import triton
 
 from ..constraints import why_no_triton, why_not_half
 from ..triton_launch import capacity, launcher
@@ -144,7 +145,7 @@ def launch(
             *ending.arguments,
             plan.splits,
             **ending.constants,
-            BLOCK_SPLITS=1 << (plan.splits - 1).bit_length(),
+            BLOCK_SPLITS=triton.next_power_of_2(plan.splits),
             BLOCK_PIXELS=SUM_PIXELS,
             BLOCK_CHANNELS=SUM_CHANNELS,
             num_warps=4,

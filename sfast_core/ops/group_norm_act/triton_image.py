@@ -118,8 +118,3 @@ def addend(x: torch.Tensor, channel_add: torch.Tensor | None) -> tuple[torch.Ten
     if channel_add is None:
         return x, 0, 0
     return channel_add, channel_add.shape[0], 0 if channel_add.shape[0] == 1 else channel_add.stride(0)
-
-
-def power_of_two(size: int) -> int:
-    """The smallest power of two that is not below ``size``."""
-    return 1 << (size - 1).bit_length()

@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+import triton
 
 from ..triton_launch import launcher
 from . import triton_image
-from .triton_image import Image, Launch, addend, power_of_two
+from .triton_image import Image, Launch, addend
 from .triton_kernels import group_norm_small
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def launch(
     call = Launch.of(x, weight, bias, channel_add, tail)
     if call.out.numel() > 0:
         group_channels = call.image.channels // num_groups
-        rows, block_d = small_rows(call.image, num_groups), power_of_two(group_channels)
+        rows, block_d = small_rows(call.image, num_groups), triton.next_power_of_2(group_channels)
         added, add_rows, add_stride = addend(x, call.channel_add)
         with torch.cuda.device_of(x):
             launcher(group_norm_small, (num_groups, x.shape[0]))(
@@ -83,5 +84,5 @@ def small_rows(image: Image, num_groups: int) -> int:
     """The rows that a program of the one-kernel way holds, or 0 where a group is too large for it."""
     group_channels = image.channels // num_groups
     rows = next((rows for rows in SMALL_ROWS if rows >= image.rows), 0)
-    elements = rows * power_of_two(group_channels)
+    elements = rows * triton.next_power_of_2(group_channels)
     return rows if elements <= SMALL_ELEMENTS and elements // math.gcd(group_channels, 8) <= SMALL_LOADS else 0

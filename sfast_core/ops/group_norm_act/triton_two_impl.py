@@ -6,9 +6,10 @@ import math
 from typing import NamedTuple
 
 import torch
+import triton
 
 from ..triton_launch import launcher
-from .triton_image import Image, Launch, addend, power_of_two
+from .triton_image import Image, Launch, addend
 from .triton_image import why_not as why_not
 from .triton_kernels import group_norm_apply, group_statistics
 
@@ -64,7 +65,7 @@ def cut(batch: int, channels: int, groups: int, rows: int) -> Cut:
     fewer channels where there would be too few programs otherwise (the VAE's last blocks: 128 channels, one image).
     """
     group_channels = channels // groups
-    best_fill, block_c, block_groups = 0.0, power_of_two(group_channels), 1
+    best_fill, block_c, block_groups = 0.0, triton.next_power_of_2(group_channels), 1
     for candidate in (128, 256, 64, 512, 1024, 2048, 32):
         candidate_groups = _aligned_groups(candidate, group_channels, groups)
         if candidate_groups == 0:
@@ -114,7 +115,7 @@ def statistics(image: Image, num_groups: int, channel_add: torch.Tensor | None) 
         chunk_rows,
         chunks,
         BLOCK_C=block_c,
-        SLOTS=max(16, power_of_two(block_groups)),
+        SLOTS=max(16, triton.next_power_of_2(block_groups)),
         ROWS=step,
         LANES=max(1, step // 4),
         VEC=math.gcd(block_groups * group_channels, image.alignment),
@@ -166,7 +167,7 @@ def apply(
         int(act == "silu"),
         eps,
         BLOCK_C=APPLY_CHANNELS,
-        SLOTS=max(8, power_of_two(touched)),
+        SLOTS=max(8, triton.next_power_of_2(touched)),
         ROWS=APPLY_ROWS,
         CHUNKS=MAX_CHUNKS,
         num_warps=8,

@@ -106,7 +106,7 @@ def launch(
     total = length if behind is None else length + behind.shape[1]
     out = torch.empty((images, total, heads, size), dtype=x.dtype, device=x.device)
     rotations = None if rotations is None else rotations.contiguous()
-    program_heads = min(1 << (heads - 1).bit_length(), PROGRAM_ELEMENTS // size)
+    program_heads = min(triton.next_power_of_2(heads), PROGRAM_ELEMENTS // size)
     streams = [(x, weight, 0)] if behind is None else [(x, weight, 0), (behind, behind_weight, length)]
     for tokens, own_weight, first in streams:
         if tokens.numel() == 0:
