@@ -66,12 +66,19 @@ class Geometry(NamedTuple):
         return self.x[0], self.weight[0], height, width
 
 
+class Plan(NamedTuple):
+    """One that is built: its place in the list of its graph, and what it needs."""
+
+    place: int
+    workspace_bytes: int
+
+
 @dataclass(frozen=True)
 class Plans:
-    """A graph with the plans at ``indices`` built, the one that cuDNN's heuristic puts first before the others; ``tensors`` are its operands by name."""
+    """A graph with some of its plans built, the one that cuDNN's heuristic puts first before the others; ``tensors`` are its operands by name."""
 
     graph: Any
-    indices: tuple[int, ...]
+    built: tuple[Plan, ...]
     tensors: dict[str, Any]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -120,12 +127,12 @@ def build(cudnn: Any, geometry: Geometry, handle: Any) -> Plans:
     graph.deselect_workspace_greater_than(WORKSPACE_LIMIT)
     # The frontend's own Python engines would share this list. cuDNN names its plans "eng<number>...".
     names = [graph.get_plan_name_at_index(index) for index in range(graph.get_execution_plan_count())]
-    built: list[int] = []
+    built: list[Plan] = []
     reason = f"{len(names)} plans"
     for index in [index for index, name in enumerate(names) if name.startswith("eng")][: RANKS + ATTEMPTS]:
         try:
             graph.build_plan_at_index(index)
-            built.append(index)
+            built.append(Plan(index, graph.get_workspace_size_plan_at_index(index)))
         except (RuntimeError, ValueError, cudnn.cudnnGraphNotSupportedError) as error:
             reason = f"{names[index]}: {error}"
         if len(built) == RANKS:
@@ -152,12 +159,12 @@ class PlanCache:
         with torch.cuda.device(geometry.device), self._handle(geometry.device) as handle:
             self._cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
             plans = self._built(geometry, handle)
-            index = plans.indices[min(rank, len(plans.indices) - 1)]
-            workspace = torch.empty(plans.graph.get_workspace_size_plan_at_index(index), dtype=torch.uint8, device=operands["out"].device)
+            plan = plans.built[min(rank, len(plans.built) - 1)]
+            workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=operands["out"].device)
             # Tensors, not addresses: these it reads natively, 14 instead of 47 us a launch. It exports them, which autograd would refuse.
             bound = {tensor: operands[name].detach() for name, tensor in plans.tensors.items()}
             with plans.lock:
-                plans.graph.execute_plan_at_index(bound, workspace, index, handle=handle)
+                plans.graph.execute_plan_at_index(bound, workspace, plan.place, handle=handle)
 
     def _built(self, geometry: Geometry, handle: Any) -> Plans:
         plans = self._plans.get(geometry)
