@@ -37,7 +37,7 @@ class Replayable(Protocol):
 class Backend(Protocol):
     """What captures. The CUDA one is below; tests have one that only counts."""
 
-    def capture(self, run: Callable[[], None], alone: bool = False) -> Replayable: ...
+    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> Replayable: ...
 
     def scratch(self) -> contextlib.AbstractContextManager[None]: ...
 
@@ -80,13 +80,14 @@ class CudaBackend:
         self._scratch: Any = None
         self._idle = torch.cuda.Event()
 
-    def capture(self, run: Callable[[], None], alone: bool = False) -> Replayable:
-        """Run once to warm up, then once into a graph.
+    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> Replayable:
+        """Warm up, then run once into a graph.
 
         Args:
             run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such memory later ends
                 the process.
             alone: in memory of its own or in the :meth:`scratch` rather than in the shared pool, to be replayed and released at once.
+            warm_up: what needs to have run before, if not ``run`` itself.
 
         Raises:
             RuntimeError: the computation can't be captured, or memory ran out.
@@ -100,7 +101,7 @@ class CudaBackend:
         self._stream.wait_stream(current)
         # A graph freed by the collector in the middle of a capture would break it.
         with collector_paused(), torch.cuda.stream(self._stream):
-            run()
+            (warm_up or run)()
             self._stream.synchronize()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()

@@ -5,7 +5,6 @@ Thirty launches of each kernel took 2.1 s at SDXL's first 1536x1536 (H100), so a
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -36,15 +35,20 @@ class Stopwatch:
         once = self._timed(launch)
         launches = _MOST_LAUNCHES if once < _CPU_S else max(1, round(_GRAPH_S / once))
         while True:
-            replay = self._replayed(_after_one(launches, launch), _BEATEN * fastest * launches)
+            replay = self._replayed(launch, launches, _BEATEN * fastest * launches)
             if launches == _MOST_LAUNCHES or replay > _GRAPH_S / 10:
                 return replay / launches
             launches = _MOST_LAUNCHES  # it was the CPU that took long
 
-    def _replayed(self, run: Callable[[], None], enough: float) -> float:
-        """Seconds a replay of ``run``: the shortest, or the first one above ``enough``. Infinite where it can't be captured."""
+    def _replayed(self, launch: Callable[[], object], launches: int, enough: float) -> float:
+        """Seconds a replay of so many launches: the shortest, or the first one above ``enough``. Infinite where it can't be captured."""
+
+        def run() -> None:
+            for _ in range(launches):
+                launch()
+
         try:
-            graph = self._backend.capture(run, alone=True)
+            graph = self._backend.capture(run, alone=True, warm_up=launch)
         except Exception as error:
             log.debug("can't be captured: %s", error)
             return float("inf")
@@ -62,14 +66,3 @@ class Stopwatch:
         run()
         self._backend.synchronise()
         return time.perf_counter() - start
-
-
-def _after_one(times: int, run: Callable[[], object]) -> Callable[[], None]:
-    """What runs ``run`` once when it is called first, to warm up, and ``times`` times from then on."""
-    numbers = itertools.chain([1], itertools.repeat(times))
-
-    def call() -> None:
-        for _ in range(next(numbers)):
-            run()
-
-    return call

@@ -152,8 +152,7 @@ class Tuner:
     def _keep(self, jobs: Iterable[Job], chosen: dict[str, str], measured: Collection[str]) -> None:
         new = [job for job in jobs if len(job.impls) > 1 and self._choices.get(job.key) != chosen[job.key]]
         # A choice that was taken over is of a family of its own: taken over again and again it would go far from where it was measured.
-        families = {job.key: job.family if job.key in measured else job.key for job in new}
-        self._choices.add([Choice(job.key, families[job.key], max(1, job.size), chosen[job.key]) for job in new])
+        self._choices.add([Choice(job.key, job.family if job.key in measured else job.key, max(1, job.size), chosen[job.key]) for job in new])
 
     def _known(self, job: Job, count: int) -> str | None:
         """The impl for ``count`` calls of a job where it needn't be measured."""
