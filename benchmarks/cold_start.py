@@ -7,6 +7,7 @@ first at the model's size and then at three others, the last 2.25 times as large
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -44,6 +45,7 @@ class Row:
 
 
 def _seconds(call: Any) -> float:
+    gc.collect()  # a walk over all objects takes 0.35 s: whichever call was to set it off would take that longer
     torch.cuda.synchronize()
     start = time.perf_counter()
     call()

@@ -21,9 +21,7 @@ import torch
 from .native.build import source_hash
 from .target import Target
 
-_FORMAT = 2
-#: Times larger or smaller, for a choice to be taken over. At four SD1.5 took over SDXL's at 128x128 for its own 64x64: 5.42 ms instead of 5.21.
-_NEAR = 2
+_FORMAT = 3
 
 
 def cache_folder() -> Path | None:
@@ -52,12 +50,18 @@ def machine_key(target: Target) -> str:
 
 
 class Choice(NamedTuple):
-    """The impl taken for one call, and which calls are like it: those of its family, near in size."""
+    """The impl taken for one call, which calls are like it (those of its family, the nearer in size the more), and the seconds that it takes."""
 
     key: str
     family: str
     size: int
     impl: str
+    seconds: float
+
+
+def times_apart(one: int, other: int) -> float:
+    """How many times as large the larger of two sizes is."""
+    return max(one, other) / min(one, other)
 
 
 class Choices:
@@ -74,16 +78,14 @@ class Choices:
         folder = folder or cache_folder()
         return cls(folder / f"choices-{machine_key(target)}.json" if folder else None)
 
-    def get(self, key: str) -> str | None:
-        """The impl chosen for ``key``."""
-        choice = self._choices.get(key)
-        return choice.impl if choice else None
+    def get(self, key: str) -> Choice | None:
+        """What was chosen for ``key``."""
+        return self._choices.get(key)
 
-    def near(self, family: str, size: int) -> str | None:
-        """The impl chosen for the call of ``family`` that is nearest in size, if it is near."""
-        family_sizes = (choice for choice in self._choices.values() if choice.family == family)
-        alike = [choice for choice in family_sizes if size <= _NEAR * choice.size and choice.size <= _NEAR * size]
-        return min(alike, key=lambda choice: (max(choice.size, size) / min(choice.size, size), choice.key)).impl if alike else None
+    def nearest(self, family: str, size: int) -> Choice | None:
+        """What was chosen for the call of ``family`` that is nearest in size."""
+        alike = (choice for choice in self._choices.values() if choice.family == family)
+        return min(alike, key=lambda choice: (times_apart(choice.size, size), choice.key), default=None)
 
     def add(self, choices: Iterable[Choice]) -> None:
         """Keep ``choices``; a folder that can't be written to is no error, they then last as long as the process."""
@@ -102,7 +104,10 @@ class Choices:
         try:
             content = json.loads(self._path.read_text("utf-8"))
             if content["format"] == _FORMAT:
-                return {key: Choice(key, str(family), max(1, int(size)), str(impl)) for key, (family, size, impl) in content["choices"].items()}
+                kept = content["choices"].items()
+                return {
+                    key: Choice(key, str(family), max(1, int(size)), str(impl), float(seconds)) for key, (family, size, impl, seconds) in kept
+                }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         return {}

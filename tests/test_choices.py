@@ -18,27 +18,31 @@ GPU = Target(torch.device("cuda", 0), "fake", (9, 0), sm_count=10)
 
 
 def choice(key: str, impl: str = "triton", family: str = "f", size: int = 100) -> Choice:
-    return Choice(key, family, size, impl)
+    return Choice(key, family, size, impl, 2e-6)
+
+
+def impl(choices: Choices, key: str) -> str | None:
+    found = choices.get(key)
+    return None if found is None else found.impl
 
 
 def test_what_is_added_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "choices.json"
     choices = Choices(path)
-    assert choices.get("a") is None
+    assert impl(choices, "a") is None
     choices.add([choice("a"), choice("b", "cudnn")])
     choices.add([choice("b", "flash")])
     for found in (choices, Choices(path)):
-        assert (found.get("a"), found.get("b"), found.get("c")) == ("triton", "flash", None)
+        assert (impl(found, "a"), impl(found, "b"), impl(found, "c")) == ("triton", "flash", None)
     assert [file.name for file in path.parent.iterdir()] == ["choices.json"]
 
 
 def test_the_nearest_in_size_of_the_same_family_decides(tmp_path: Path) -> None:
-    Choices(tmp_path / "c").add([choice("a", "small", size=100), choice("b", "large", size=1000), choice("c", "other", "g", 400)])
+    given = [choice("a", "small", size=100), choice("b", "large", size=1000), choice("c", "other", "g", 400)]
+    Choices(tmp_path / "c").add(given)
     choices = Choices(tmp_path / "c")
-    assert [choices.near("f", size) for size in (100, 150, 700, 2000)] == ["small", "small", "large", "large"]
-    assert choices.near("f", 49) is None and choices.near("f", 2001) is None and choices.near("h", 100) is None
-    assert choices.near("f", 300) is None, "three times the one, a third of the other"
-    assert choices.near("g", 200) == "other"
+    assert [choices.nearest("f", size) for size in (1, 100, 310, 320, 9000)] == [given[0], given[0], given[0], given[1], given[1]]
+    assert choices.nearest("g", 200) == given[2] and choices.nearest("h", 100) is None
 
 
 def test_two_processes_keep_each_others_choices(tmp_path: Path) -> None:
@@ -46,7 +50,7 @@ def test_two_processes_keep_each_others_choices(tmp_path: Path) -> None:
     one, other = Choices(path), Choices(path)
     one.add([choice("a")])
     other.add([choice("b")])
-    assert Choices(path).get("a") == Choices(path).get("b") == "triton"
+    assert impl(Choices(path), "a") == impl(Choices(path), "b") == "triton"
 
 
 def test_threads_lose_nothing(tmp_path: Path) -> None:
@@ -58,7 +62,7 @@ def test_threads_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     found = Choices(path)
-    assert all(found.get(f"{n} {i}") for n in range(4) for i in range(5))
+    assert all(impl(found, f"{n} {i}") for n in range(4) for i in range(5))
 
 
 @pytest.mark.parametrize(
@@ -68,33 +72,35 @@ def test_threads_lose_nothing(tmp_path: Path) -> None:
         b"\x00\xff not json",
         b"[]",
         b"null",
-        b'{"format": 0, "choices": {"a": ["f", 100, "triton"]}}',
-        b'{"choices": {"a": ["f", 100, "triton"]}}',
-        b'{"format": 2, "choices": ["a"]}',
-        b'{"format": 2, "choices": {"a": "triton"}}',
-        b'{"format": 2, "choices": {"a": ["f", "large", "triton"]}}',
+        b'{"format": 0, "choices": {"a": ["f", 100, "triton", 2e-6]}}',
+        b'{"choices": {"a": ["f", 100, "triton", 2e-6]}}',
+        b'{"format": 3, "choices": ["a"]}',
+        b'{"format": 3, "choices": {"a": "triton"}}',
+        b'{"format": 3, "choices": {"a": ["f", "large", "triton", 2e-6]}}',
+        b'{"format": 3, "choices": {"a": ["f", 100, "triton"]}}',
+        b'{"format": 3, "choices": {"a": ["f", 100, "triton", "fast"]}}',
     ],
 )
 def test_a_damaged_or_foreign_file_is_empty_and_written_again(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "choices.json"
     path.write_bytes(content)
     choices = Choices(path)
-    assert choices.get("a") is None
+    assert impl(choices, "a") is None
     choices.add([choice("b")])
-    assert Choices(path).get("b") == "triton" and set(json.loads(path.read_text())["choices"]) == {"b"}
+    assert impl(Choices(path), "b") == "triton" and set(json.loads(path.read_text())["choices"]) == {"b"}
 
 
 def test_without_a_file_choices_last_as_long_as_the_object() -> None:
     choices = Choices(None)
     choices.add([choice("a")])
-    assert choices.get("a") == "triton" and Choices(None).get("a") is None
+    assert impl(choices, "a") == "triton" and impl(Choices(None), "a") is None
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     choices = Choices(tmp_path / "file" / "choices.json")
     choices.add([choice("a")])
-    assert choices.get("a") == "triton"
+    assert impl(choices, "a") == "triton"
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +113,8 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "replace", fail)
     choices = Choices(path)
     choices.add([choice("b")])
-    assert choices.get("b") == "triton" and list(tmp_path.iterdir()) == [path]
-    assert Choices(path).get("a") == "triton" and Choices(path).get("b") is None
+    assert impl(choices, "b") == "triton" and list(tmp_path.iterdir()) == [path]
+    assert impl(Choices(path), "a") == "triton" and impl(Choices(path), "b") is None
 
 
 def test_nothing_new_is_not_written(tmp_path: Path) -> None:
@@ -152,4 +158,4 @@ def test_the_cache_is_the_users_or_none(monkeypatch: pytest.MonkeyPatch) -> None
     assert cache_folder() is None
     choices = Choices.of(GPU)
     choices.add([choice("a")])
-    assert choices.get("a") == "triton"
+    assert impl(choices, "a") == "triton"

@@ -89,8 +89,8 @@ class Op:
     impls: tuple[Impl, ...] = ()
     measured: bool = False
     family: Callable[..., tuple[str, int]] | None = None
-    """Of a measured op: what decides which impl is fastest besides the size, and the size. A call that is near in size to one of its
-    family takes over its choice, where it carries over, instead of being measured: a new resolution then costs little measuring."""
+    """Of a measured op: what decides which impl is fastest besides the size, and the size. A call takes over the choice of the nearest of its
+    family, where it carries over and little is at stake, instead of being measured: a new resolution then costs little measuring."""
     reference_competes: bool = True
     """Whether the reference is measured beside the impls. Not where it is never the fastest, nor where it doesn't give the same bits at every
     run, which PyTorch's convolutions promise only where all of PyTorch is told to: then it runs only where no impl can."""

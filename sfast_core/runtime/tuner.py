@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,13 +17,15 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree
 
-from ..choices import Choice, Choices
+from ..choices import Choice, Choices, times_apart
 from .compile_only import CompileOnly
 from .graphs import Backend
 from .stopwatch import Stopwatch
 
 REFERENCE = "reference"
-_OFTEN = 10  #: so many calls of one program are measured at each size. Choices taken over cost SDXL 0.6 ms of 13 at 768x768 (H100), 0.27 with this
+#: What a call may take of its program's time, times how many times as large or small the call is that was measured, for that one's choice to be
+#: taken over. Between any two of 13 sizes each, choices that are taken over cost SDXL 0.65% of a step and SD1.5 1.14 (H100). Docs/notes/0019.
+_STAKE = 0.02
 _THREADS = 8
 _EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together; a larger one runs alone
 log = logging.getLogger("fast_compile")
@@ -47,7 +50,7 @@ class Candidate(Protocol):
 class Job:
     """One op call to decide: its key on disk, the impls that can compute it, and its arguments as meta tensors.
 
-    Calls of one ``family`` and of about one ``size`` are decided alike.
+    Calls of one ``family`` are decided the more alike the nearer their ``size``, in proportion to which they take time.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Job:
         size: int = 0,
     ) -> None:
         self.key = key
-        self.family, self.size = family or key, size
+        self.family, self.size = family or key, max(1, size)
         self.impls = {impl.name: impl for impl in impls}
         self._args, self._kwargs = args, kwargs
         self._channels_last = channels_last
@@ -135,42 +138,46 @@ class Tuner:
         An impl that fails here is never taken; where all fail it is the reference.
         """
         distinct = {job.key: job for job in jobs if job.impls}
-        count = Counter(job.key for job in jobs)
-        chosen = {key: name for key, job in distinct.items() if (name := self._known(job, count[key]))}
+        chosen = self._known(distinct, Counter(job.key for job in jobs))
         start = time.perf_counter()
         broken = self._start(distinct.values(), chosen)
         started = time.perf_counter()
         measured = self._measured([job for key, job in distinct.items() if key not in chosen], broken)
         chosen |= measured
         if self._measure:
-            self._keep([job for job in distinct.values() if (job.key, chosen[job.key]) not in broken], chosen, measured)
+            self._choices.add([choice for key, choice in chosen.items() if len(distinct[key].impls) > 1 and (key, choice.impl) not in broken])
         log.debug("%d ops: kernels ready in %.2f s", len(distinct), started - start)
         log.debug("%d ops: measured in %.2f s", len(measured), time.perf_counter() - started)
         torch.cuda.empty_cache()  # the examples' memory: a graph's pool can't use it
-        return [REFERENCE if not job.impls or (job.key, chosen[job.key]) in broken else chosen[job.key] for job in jobs]
+        taken = {key: choice.impl for key, choice in chosen.items() if (key, choice.impl) not in broken}
+        return [taken.get(job.key, REFERENCE) for job in jobs]
 
-    def _keep(self, jobs: Iterable[Job], chosen: dict[str, str], measured: Collection[str]) -> None:
-        new = [job for job in jobs if len(job.impls) > 1 and self._choices.get(job.key) != chosen[job.key]]
-        # A choice that was taken over is of a family of its own: taken over again and again it would go far from where it was measured.
-        self._choices.add([Choice(job.key, job.family if job.key in measured else job.key, max(1, job.size), chosen[job.key]) for job in new])
+    def _known(self, jobs: Mapping[str, Job], count: Mapping[str, int]) -> dict[str, Choice]:
+        """The choices that needn't be measured, by the key of the job, which occurs ``count`` times."""
+        expected = {key: found for key, job in jobs.items() if (found := self._expected(job)) is not None}
+        whole = sum(count[key] * choice.seconds for key, (choice, _) in expected.items())
+        return {key: choice for key, (choice, apart) in expected.items() if count[key] * choice.seconds * apart <= _STAKE * whole}
 
-    def _known(self, job: Job, count: int) -> str | None:
-        """The impl for ``count`` calls of a job where it needn't be measured."""
+    def _expected(self, job: Job) -> tuple[Choice, float] | None:
+        """What would be chosen unmeasured, and from how many times as large or small a call it is taken over; 0 if from none."""
         if len(job.impls) == 1 or not self._measure:
-            return next(iter(job.impls))
-        name = self._choices.get(job.key)
-        if name is None and count < _OFTEN:
-            name = self._choices.near(job.family, job.size)
-            if name in job.impls and not job.impls[name].carries_over:
-                return None
-        return name if name in job.impls else None
+            return Choice(job.key, job.key, job.size, next(iter(job.impls)), 0.0), 0.0
+        kept = self._choices.get(job.key)
+        if kept is not None and kept.impl in job.impls:
+            return kept, 0.0
+        near = self._choices.nearest(job.family, job.size)
+        if near is None or near.impl not in job.impls or not job.impls[near.impl].carries_over:
+            return None
+        # Of a family of its own: taken over again and again it would go far from where it was measured.
+        taken_over = Choice(job.key, job.key, job.size, near.impl, near.seconds * job.size / near.size)
+        return taken_over, times_apart(job.size, near.size)
 
-    def _start(self, jobs: Iterable[Job], chosen: dict[str, str]) -> set[tuple[str, str]]:
+    def _start(self, jobs: Iterable[Job], chosen: Mapping[str, Choice]) -> set[tuple[str, str]]:
         """Launch each impl in question once, in threads: Triton's passes, ptxas and the driver's loading of kernels run outside the interpreter's lock.
 
         What another thread couldn't use is launched in this one meanwhile. Returns the (job, impl) pairs that failed.
         """
-        pairs = [(job, name) for job in jobs for name in ([chosen[job.key]] if job.key in chosen else job.impls) if name != REFERENCE]
+        pairs = [(job, name) for job in jobs for name in ([chosen[job.key].impl] if job.key in chosen else job.impls) if name != REFERENCE]
         memory = _Share(_EXAMPLE_BYTES)
 
         def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
@@ -196,18 +203,18 @@ class Tuner:
         with torch.cuda.device(self._device):
             torch.cuda.current_stream().synchronize()
 
-    def _measured(self, jobs: Sequence[Job], broken: set[tuple[str, str]]) -> dict[str, str]:
+    def _measured(self, jobs: Sequence[Job], broken: set[tuple[str, str]]) -> dict[str, Choice]:
         """The fastest impl of each job, by its key."""
         if not jobs:
             return {}
         with self._backend.scratch():
-            return {job.key: self._fastest(job, broken) for job in jobs}
+            return {job.key: Choice(job.key, job.family, job.size, *self._fastest(job, broken)) for job in jobs}
 
-    def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> str:
-        """The impl of ``job`` that takes the least time. Those that fail are added to ``broken``."""
+    def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> tuple[str, float]:
+        """The impl of ``job`` that takes the least time, and how many seconds, 0 if that isn't known. Those that fail are added to ``broken``."""
         working = {name: impl for name, impl in job.impls.items() if (job.key, name) not in broken}
         if len(working) < 2:
-            return next(iter(working), REFERENCE)
+            return next(iter(working), REFERENCE), 0.0
         with torch.no_grad():
             args, kwargs = job.example(self._device)
             times: dict[str, float] = {}
@@ -218,7 +225,9 @@ class Tuner:
                     _log_failure(job, name, error)
                     broken.add((job.key, name))
         log.debug("%s: %s", job.key, ", ".join(f"{name} {seconds * 1e6:.1f} us" for name, seconds in times.items()))
-        return min(times, key=lambda name: times[name], default=REFERENCE)
+        fastest = min(times, key=lambda name: times[name], default=REFERENCE)
+        seconds = times.get(fastest, 0.0)
+        return fastest, seconds if math.isfinite(seconds) else 0.0
 
 
 def _log_failure(job: Job, name: str, error: Exception) -> None:

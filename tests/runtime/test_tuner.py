@@ -57,6 +57,18 @@ def job(key: str, *impls: Impl, family: str = "", size: int = 0, channels_last: 
     return Job(key, impls, (x, [torch.empty(3, device="meta", dtype=torch.int64), None]), {"eps": 1e-5}, channels_last, family, size)
 
 
+REST = Choice("rest", "rest", 1, "one", 1000.0)  # what else a program has, and how long it takes
+
+
+def rest() -> Job:
+    return job("rest", Impl("one"), Impl("other"))
+
+
+def kept(choices: Choices, key: str) -> str | None:
+    found = choices.get(key)
+    return None if found is None else found.impl
+
+
 def tuner(choices: Choices | None = None, measure: bool = True) -> Tuner:
     return Tuner(CPU, FakeBackend(), choices or Choices(None), measure)
 
@@ -66,62 +78,77 @@ def test_the_fastest_is_taken_and_kept() -> None:
     slow, fast = Impl("slow", 2.0), Impl("fast", 1.0)
     jobs = [job("a", slow, fast), job("b", slow), job("a", slow, fast), job("c")]
     assert tuner(choices).decide(jobs) == ["fast", "slow", "fast", REFERENCE]
-    assert choices.get("a") == "fast" and choices.get("b") is None
+    assert kept(choices, "a") == "fast" and kept(choices, "b") is None
     slow.cost = 0.1
     assert tuner(choices).decide(jobs) == ["fast", "slow", "fast", REFERENCE]
 
 
-def test_a_call_near_in_size_is_not_measured() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "count", "size", "taken"),
+    [
+        (4.0, 1, 200, "slow"),  # 8 s at twice the size, 0.008 of the program; times 2
+        (6.0, 1, 200, "fast"),
+        (9.0, 1, 10, "slow"),  # 0.9 s, times 10
+        (0.5, 1, 600, "slow"),
+        (0.5, 1, 700, "fast"),
+        (3.0, 6, 100, "slow"),
+        (3.0, 7, 100, "fast"),  # as often as that it is much of the program
+        (9.0, 2, 100, "slow"),
+    ],
+)
+def test_a_call_is_measured_where_much_of_the_time_is_at_stake(seconds: float, count: int, size: int, taken: str) -> None:
     choices = Choices(None)
-    choices.add([Choice("other", "f", 100, "slow")])
+    choices.add([REST, Choice("other", "f", 100, "slow", seconds)])
     slow, fast = Impl("slow", 2.0), Impl("fast", 1.0)
-    assert tuner(choices).decide([job("a", slow, fast, family="f", size=150)]) == ["slow"] and fast.seen == []
-    assert tuner(choices).decide([job("b", slow, fast, family="f", size=1500)]) == ["fast"]
+    assert tuner(choices).decide([rest(), *count * [job("a", slow, fast, family="f", size=size)]]) == ["one", *count * [taken]]
+    assert bool(fast.seen) == (taken == "fast")
+
+
+def test_of_an_unknown_program_all_is_measured() -> None:
+    """Nobody knows what is much of it."""
+    choices = Choices(None)
+    choices.add([Choice("other", "f", 100, "slow", 1e-6)])
+    impls = (Impl("slow", 2.0), Impl("fast", 1.0))
+    assert tuner(choices).decide([job("a", *impls, family="f", size=150), job("b", Impl("slow", 2.0), Impl("fast", 1.0))]) == ["fast", "fast"]
 
 
 def test_a_choice_that_does_not_carry_over_is_made_at_each_size() -> None:
     """At its own size it is kept, like any other."""
-    tune, impls = tuner(), (Impl("first"), Impl("second", cost=0.5, carries_over=False))
-    assert tune.decide([job("a", *impls, family="f", size=100)]) == ["second"]
+    choices = Choices(None)
+    choices.add([REST])
+    tune, impls = tuner(choices), (Impl("first"), Impl("second", cost=0.5, carries_over=False))
+    assert tune.decide([rest(), job("a", *impls, family="f", size=100)]) == ["one", "second"]
     other = (Impl("first"), Impl("second", cost=2.0, carries_over=False))
-    assert tune.decide([job("b", *other, family="f", size=150)]) == ["first"] and len(other[1].seen) > 1
+    assert tune.decide([rest(), job("b", *other, family="f", size=150)]) == ["one", "first"] and len(other[1].seen) > 1
     again = (Impl("first"), Impl("second", carries_over=False))
-    assert tune.decide([job("a", *again, family="f", size=100)]) == ["second"] and len(again[1].seen) == 1  # compiled
+    assert tune.decide([rest(), job("a", *again, family="f", size=100)]) == ["one", "second"] and len(again[1].seen) == 1  # compiled
     third = (Impl("first"), Impl("second", cost=0.1, carries_over=False))
-    assert tune.decide([job("c", *third, family="f", size=160)]) == ["first"] and third[1].seen == []  # as at 150
-
-
-def test_a_call_that_occurs_often_is_measured_at_each_size() -> None:
-    """A choice taken over would cost as often."""
-    for times, taken in ((9, "slow"), (10, "fast")):
-        choices = Choices(None)
-        choices.add([Choice("other", "f", 100, "slow")])
-        assert tuner(choices).decide(times * [job("a", Impl("slow", 2.0), Impl("fast", 1.0), family="f", size=150)]) == times * [taken]
+    assert tune.decide([rest(), job("c", *third, family="f", size=160)]) == ["one", "first"] and third[1].seen == []  # as at 150
 
 
 def test_a_choice_that_was_taken_over_is_not_taken_over_again() -> None:
     """From size to size it would go far from what was measured."""
     choices = Choices(None)
-    choices.add([Choice("other", "f", 100, "slow")])
+    choices.add([REST, Choice("other", "f", 100, "slow", 3.0)])
     impls = lambda: (Impl("slow", 2.0), Impl("fast", 1.0))  # noqa: E731
-    assert tuner(choices).decide([job("a", *impls(), family="f", size=150)]) == ["slow"]
-    assert tuner(choices).decide([job("b", *impls(), family="f", size=290)]) == ["fast"]
-    assert tuner(choices).decide([job("a", *impls(), family="f", size=150)]) == ["slow"], "at its own size it stays"
-    assert tuner(choices).decide([job("b", *impls(), family="f", size=290)]) == ["fast"]
-    assert tuner(choices).decide([job("c", *impls(), family="f", size=300)]) == ["fast"], "what was measured still can be, used again or not"
+    assert tuner(choices).decide([rest(), job("a", *impls(), family="f", size=250)]) == ["one", "slow"]
+    assert choices.get("a") == Choice("a", "a", 250, "slow", 7.5)
+    assert tuner(choices).decide([rest(), job("b", *impls(), family="f", size=300)]) == ["one", "fast"]
+    assert tuner(choices).decide([rest(), job("a", *impls(), family="f", size=250)]) == ["one", "slow"], "at its own size it stays"
+    assert tuner(choices).decide([rest(), job("c", *impls(), family="f", size=400)]) == ["one", "fast"], "what was measured still can be"
 
 
 def test_a_kept_choice_that_no_longer_applies_is_made_anew() -> None:
     choices = Choices(None)
-    choices.add([Choice("a", "a", 1, "gone")])
-    assert tuner(choices).decide([job("a", Impl("slow", 2.0), Impl("fast", 1.0))]) == ["fast"] and choices.get("a") == "fast"
+    choices.add([Choice("a", "a", 1, "gone", 1.0)])
+    assert tuner(choices).decide([job("a", Impl("slow", 2.0), Impl("fast", 1.0))]) == ["fast"] and kept(choices, "a") == "fast"
 
 
 def test_without_measuring_the_first_is_taken() -> None:
     choices = Choices(None)
     first, second = Impl("first", 2.0), Impl("second", 1.0)
     assert tuner(choices, measure=False).decide([job("a", first, second)]) == ["first"]
-    assert len(first.seen) == 1 and second.seen == [] and choices.get("a") is None  # launched once: its kernel is compiled
+    assert len(first.seen) == 1 and second.seen == [] and kept(choices, "a") is None  # launched once: its kernel is compiled
 
 
 def test_what_fails_is_not_taken() -> None:
@@ -140,7 +167,7 @@ def test_what_fails_when_it_is_measured_is_not_taken() -> None:
     broken, works = Late("broken", 0.0), Impl("works")
     choices = Choices(None)
     assert tuner(choices).decide([job("a", broken, works)]) == ["works"]
-    assert choices.get("a") == "works" and len(broken.seen) == 2
+    assert kept(choices, "a") == "works" and len(broken.seen) == 2
     assert tuner(choices).decide([job("b", Late("one", 0.0), Late("two", 0.0))]) == [REFERENCE]
 
 
