@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from .graphs import Backend
 
-_MOST_LAUNCHES = 10  #: in a graph
-_GRAPH_S = 0.5e-3  #: what a graph is to take, where that many launches take longer
+_MOST_LAUNCHES = 6  #: in a graph
+_GRAPH_S = 0.3e-3  #: what a graph is to take, where that many launches take longer
 _REPLAYS = 3
 _BEATEN = 1.5  #: times slower than the fastest so far: no further replay
 _UPLOAD_S = 150e-6  #: what a graph's first replay takes the CPU and the driver, at the most; one takes 50
@@ -39,7 +39,7 @@ class Stopwatch:
             launches = _MOST_LAUNCHES  # waiting for the first one took long for another reason
 
     def _on_device(self, launch: Callable[[], object]) -> float:
-        """About how long one launch keeps the device busy: what is left to wait for when the CPU is done with it. At least a tenth of a graph's time.
+        """About how long one launch keeps the device busy: what is left to wait for when the CPU is done with it. At least a sixth of a graph's time.
 
         With the CPU's part, which is up to 300 us and more where a thread is interrupted, 13 us were taken for 118 (1.3% of all times, H100).
         """

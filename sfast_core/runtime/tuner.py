@@ -23,8 +23,9 @@ from .graphs import Backend
 from .stopwatch import Stopwatch
 
 REFERENCE = "reference"
-#: What a call may take of its program's time, times how many times as large or small the call is that was measured, for that one's choice to be
-#: taken over. Between any two of 13 sizes each, choices that are taken over cost SDXL 0.65% of a step and SD1.5 1.14 (H100). Docs/notes/0019.
+#: What a call may take of its program's time for the choice of another size to be taken over, times the square root of how many times as large
+#: or small that is. From SD1.5's 512x512 to 12 others this costs 1.1% of a step in the mean and 1.8 at most, from SDXL's 1024x1024 0.9 and 2.3
+#: (H100, docs/notes/0019).
 _STAKE = 0.02
 _THREADS = 8
 _EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together; a larger one runs alone
@@ -156,7 +157,7 @@ class Tuner:
         """The choices that needn't be measured, by the key of the job, which occurs ``count`` times."""
         expected = {key: found for key, job in jobs.items() if (found := self._expected(job)) is not None}
         whole = sum(count[key] * choice.seconds for key, (choice, _) in expected.items())
-        return {key: choice for key, (choice, apart) in expected.items() if count[key] * choice.seconds * apart <= _STAKE * whole}
+        return {key: choice for key, (choice, apart) in expected.items() if count[key] * choice.seconds * math.sqrt(apart) <= _STAKE * whole}
 
     def _expected(self, job: Job) -> tuple[Choice, float] | None:
         """What would be chosen unmeasured, and from how many times as large or small a call it is taken over; 0 if from none."""
