@@ -41,7 +41,7 @@ class Stopwatch:
     def _on_device(self, launch: Callable[[], object]) -> float:
         """About how long one launch keeps the device busy: what is left to wait for when the CPU is done with it. At least a sixth of a graph's time.
 
-        With the CPU's part, which is up to 300 us and more where a thread is interrupted, 13 us were taken for 118 (1.3% of all times, H100).
+        With the CPU's part, which is up to 300 us and more where a thread is interrupted, 13 us were taken for 118 (1.3% of SD1.5's times, H100).
         """
         self._backend.synchronise()
         launch()
