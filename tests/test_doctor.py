@@ -178,7 +178,7 @@ def test_the_cache(tmp_path: Path) -> None:
     from sfast_core.choices import Choice, Choices
 
     assert "0 files" in _named(list(examine_cache(CPU, tmp_path))[:1], "cache").text
-    Choices.of(CPU, tmp_path).add([Choice("a", "b", 1, "c")])
+    Choices.of(CPU, tmp_path).add([Choice("a", "b", 1, "c", 1e-6)])
     (tmp_path / "choices-other.json").write_text("{")
     (tmp_path / "mine.txt").write_text("not ours")
     found = list(examine_cache(CPU, tmp_path))
