@@ -72,9 +72,9 @@ class Job:
 
     @property
     def bytes(self) -> int:
-        """The size of the arguments, and about that of the results."""
-        leaves = _pytree.tree_leaves((self._args, self._kwargs))
-        return 2 * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
+        """The size of the arguments, with what lies between their rows, and about that of the results."""
+        leaves = [leaf for leaf in _pytree.tree_leaves((self._args, self._kwargs)) if isinstance(leaf, torch.Tensor)]
+        return sum(leaf.nbytes + leaf.itemsize * _span(leaf) for leaf in leaves)
 
     def example(self, device: torch.device, filled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Random arguments of these shapes. Not zeros: they run faster than real data. The global generators stay as they are.
@@ -98,6 +98,13 @@ class Job:
             return tensor.normal_(generator=generator) if filled else tensor
 
         return tuple(make(arg) for arg in self._args), {name: make(arg) for name, arg in self._kwargs.items()}
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """How many elements there are from the first of ``tensor`` to its last."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class _Share:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfast_core.ops.attention import attention
 from sfast_core.rewrite.pack_context import pack_context
 from sfast_core.rewrite.pack_embedding import pack_embedding
 from sfast_core.rewrite.pack_qkv import pack_qkv
@@ -95,6 +96,26 @@ def test_the_prompt_cast_to_another_dtype_is_the_prompt() -> None:
     net = Forward(lambda net, x: net.a(x.float()).sum() + net.b(x.float()).sum(), a=nn.Linear(8, 4), b=nn.Linear(8, 6))
     found, _ = rewritten("pack_context", net, torch.randn(TOKENS, dtype=torch.float64))
     assert found == 2
+
+
+def test_attention_is_told_where_its_operands_lie() -> None:
+    net = Forward(lambda net, x, context: net.block(x, context), block=TransformerBlock(16, 12))
+    inputs = torch.randn(2, 5, 16), torch.randn(2, 3, 12)
+    graph = trace(net, *inputs).graph
+    rewrite(graph, lambda refs: True)
+    calls = [node for node in graph.nodes if node.target is attention]
+    told = [[tuple(arg.meta["val"].stride()) for arg in node.args[:3]] for node in calls]
+    seen: list[list[tuple[int, ...]]] = []
+
+    def watched(*args: Any) -> torch.Tensor:
+        seen.append([arg.stride() for arg in args[:3]])
+        return attention(*args)
+
+    for node in calls:
+        node.target = watched
+    evaluate(graph, inputs)
+    assert seen == told
+    assert [strides[0][-2] for strides in told] == [3 * 16, 16] and told[1][1][-2] == 2 * 16  # of the packed product, and of the product alone
 
 
 def test_the_timestep_embeddings_projections_in_one_product() -> None:
