@@ -19,7 +19,7 @@ def call_function(graph: Graph, function: Callable[..., Any], args: tuple[Any, .
 
 def call_method(graph: Graph, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
     """As ``graph.call_method``, likewise."""
-    return _given(graph.call_method(name), args, kwargs)
+    return _given(graph.create_node("call_method", name, name=name), args, kwargs)
 
 
 def _given(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Node:

@@ -28,7 +28,7 @@ REFERENCE = "reference"
 #: (H100, docs/notes/0019).
 _STAKE = 0.02
 _THREADS = 8
-_EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together; a larger one runs alone
+_EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together, less the calling one's; a larger one runs alone
 log = logging.getLogger("fast_compile")
 
 
@@ -191,7 +191,7 @@ class Tuner:
         def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
             job, name = pair
             try:
-                with memory.held(job.bytes), torch.no_grad(), torch.cuda.device(self._device):
+                with torch.no_grad(), torch.cuda.device(self._device):
                     args, kwargs = job.example(self._device, filled=False)
                     with CompileOnly():
                         job.impls[name].launch(*args, **kwargs)
@@ -201,8 +201,12 @@ class Tuner:
                 _log_failure(job, name, error)
                 return job.key, name
 
+        def launch_in_turn(pair: tuple[Job, str]) -> tuple[str, str] | None:
+            with memory.held(pair[0].bytes):
+                return launch(pair)
+
         with ThreadPoolExecutor(_THREADS, initializer=self._make_current) as threads:
-            theirs = threads.map(launch, [(job, name) for job, name in pairs if not job.impls[name].per_thread])
+            theirs = threads.map(launch_in_turn, [(job, name) for job, name in pairs if not job.impls[name].per_thread])
             mine = map(launch, [(job, name) for job, name in pairs if job.impls[name].per_thread])
             return {failed for failed in itertools.chain(mine, theirs) if failed}
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.choices import Choice, Choices
-from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
+from sfast_core.runtime.tuner import _EXAMPLE_BYTES, REFERENCE, Job, Tuner
 from tests.fakes import FakeBackend
 from tests.tracing import CPU
 
@@ -209,6 +209,29 @@ def test_what_another_thread_could_not_use_is_launched_in_this_one() -> None:
     assert threads["bound"] == {threading.get_ident()} and threading.get_ident() not in threads["free"]
     failing = Impl("failing", 0.0, RuntimeError("no plan"), per_thread=True)
     assert tuner().decide([job("a", failing, free)]) == ["free"]
+
+
+def test_the_calling_thread_waits_for_no_memory_of_the_others() -> None:
+    """It has the most to do: its plans of cuDNN's took longer than all that the others compiled."""
+    launched = threading.Event()
+    bound = SimpleNamespace(name="bound", per_thread=True, launch=lambda *args, **kwargs: launched.set())
+    waiting = SimpleNamespace(name="waiting", per_thread=False, launch=lambda *args, **kwargs: waited.append(launched.wait(10)))
+    waited: list[bool] = []
+    large = torch.empty(1, device="meta", dtype=torch.float16).expand(_EXAMPLE_BYTES)  # says that it takes all there is, and takes none
+    assert tuner(measure=False).decide([Job("a", [waiting], (large,), {}), Job("b", [bound], (large,), {})]) == ["waiting", "bound"]
+    assert waited == [True]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "nbytes"),
+    [
+        (torch.empty(2, 3, dtype=torch.float16), 24),
+        (torch.empty(4, 9, dtype=torch.float16)[:, :3], 24 + 2 * (3 * 9 + 3)),  # with what lies between its rows
+        (torch.empty(0, 9), 0),
+    ],
+)
+def test_what_an_example_takes(tensor: torch.Tensor, nbytes: int) -> None:
+    assert Job("a", [], (tensor, None, 3), {}).bytes == nbytes
 
 
 def test_what_cannot_be_captured_is_taken_last() -> None:

@@ -15,15 +15,20 @@ def _family(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tenso
     return f"{q.dtype} {q.shape[3]} {few} {mask is not None} {is_causal}", q.shape[0] * q.shape[1] * q.shape[2]
 
 
+def _few_keys_or_narrow(q: torch.Tensor, k: torch.Tensor, *_: object) -> bool:
+    return k.shape[2] <= 128 or q.shape[3] == 40
+
+
 OP = Op(
     name="attention",
     reference=attention,
     impls=(
         Impl("triton_cross", ".triton_cross_impl", __package__),
         Impl("cuda", ".cuda_impl", __package__),
-        # Slower than triton_cross at 55 of 56 calls (H100, 1.75 times at most), and 0.1 s for a plan, which PyTorch keeps for the thread that made it, for ever.
-        Impl("cudnn", ".cudnn_impl", __package__, per_thread=True, behind=("triton_cross",)),
-        Impl("flash", ".flash_impl", __package__),
+        # 60 to 120 ms for a plan, which PyTorch keeps for the thread that made it, for ever. Slower than triton_cross at 55 of 56 calls (1.75 times at
+        # most), than cuda with heads of 40 at 13 of 13 (1.2 to 1.4), with heads of 64 at 19 of 26 (H100).
+        Impl("cudnn", ".cudnn_impl", __package__, per_thread=True, behind=("triton_cross", "cuda"), behind_if=_few_keys_or_narrow),
+        Impl("flash", ".flash_impl", __package__, behind=("cuda",)),  # 1.25 to 3.5 times slower (H100)
         Impl("xformers", ".xformers_impl", __package__),
         Impl("triton_chunked", ".triton_chunked_impl", __package__),
         Impl("efficient", ".efficient_impl", __package__, behind=("cuda", "cudnn", "flash")),  # 1.04 to 5 times slower (H100)
