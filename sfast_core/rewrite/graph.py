@@ -1,7 +1,8 @@
 """The few things that every pass does with an FX graph: ask what a node calls, put a call in, take one out.
 
 Each node's ``meta["val"]`` is a meta tensor (or a tuple of them) with the shape, dtype and strides that its value had in the recorded
-call; new nodes get theirs by running their function on meta tensors.
+call; new nodes get theirs by running their function on meta tensors. A pass that lays out otherwise what attention reads says so on the way to
+it; of images every op knows that they are channels_last.
 """
 
 from __future__ import annotations
