@@ -78,6 +78,14 @@ def test_calls_that_differ_are_asked_for_each(first: Any, second: Any) -> None:
     assert len(ASKED) == 2
 
 
+def test_where_a_call_begins_matters_within_16_bytes() -> None:
+    """The prompt's keys and values of every layer are parts of one tensor."""
+    select_impls(graph_of(*[(meta(32)[start : start + 8], (), {}) for start in (0, 4, 8, 20)]), [OP], H100, (), None)
+    assert len(ASKED) == 1
+    select_impls(graph_of(*[(meta(32)[start : start + 8], (), {}) for start in (0, 2, 6)]), [OP], H100, (), None)
+    assert len(ASKED) == 1 + 2
+
+
 def test_a_pass_is_told_whether_any_impl_can() -> None:
     refused: dict[str, dict[str, str]] = {}
     can = has_impl([OP], H100, (), refused)
