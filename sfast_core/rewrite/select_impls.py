@@ -24,7 +24,7 @@ class Selection:
     refused: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
 
 
-_ALIGNED = 16  #: bytes: where it begins beyond that no impl asks. The prompt's keys and values begin at 140 places of one tensor (SDXL)
+_ALIGNED = 8  #: elements, 16 bytes of halves: where it begins beyond that no impl asks. The prompt's keys and values begin at 140 places of one tensor (SDXL)
 
 #: Gets all op calls and returns the name of the impl to take for each.
 Choose = Callable[[list["Call"]], list[str]]
@@ -117,7 +117,7 @@ class _Fitting:
 def _look(value: Any) -> Hashable:
     """All that an impl may ask of an argument: of a tensor how it would lie, of anything else itself. 1, 1.0 and True are different."""
     if isinstance(value, torch.Tensor):
-        return value.dtype, value.shape, value.stride(), value.storage_offset() * value.itemsize % _ALIGNED
+        return value.dtype, value.shape, value.stride(), value.storage_offset() % _ALIGNED
     if isinstance(value, (tuple, list)):
         return tuple(map(_look, value))
     return type(value), value

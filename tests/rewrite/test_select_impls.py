@@ -78,12 +78,12 @@ def test_calls_that_differ_are_asked_for_each(first: Any, second: Any) -> None:
     assert len(ASKED) == 2
 
 
-def test_where_a_call_begins_matters_within_16_bytes() -> None:
+def test_where_a_call_begins_matters_within_8_elements() -> None:
     """The prompt's keys and values of every layer are parts of one tensor."""
-    select_impls(graph_of(*[(meta(32)[start : start + 8], (), {}) for start in (0, 4, 8, 20)]), [OP], H100, (), None)
+    select_impls(graph_of(*[(meta(32)[start : start + 8], (), {}) for start in (0, 8, 16, 24)]), [OP], H100, (), None)
     assert len(ASKED) == 1
-    select_impls(graph_of(*[(meta(32)[start : start + 8], (), {}) for start in (0, 2, 6)]), [OP], H100, (), None)
-    assert len(ASKED) == 1 + 2
+    select_impls(graph_of(*[(meta(32)[start : start + 8], (), {}) for start in (0, 4, 20, 6)]), [OP], H100, (), None)
+    assert len(ASKED) == 1 + 3
 
 
 def test_a_pass_is_told_whether_any_impl_can() -> None:
