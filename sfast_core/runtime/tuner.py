@@ -28,7 +28,7 @@ REFERENCE = "reference"
 #: (H100, docs/notes/0019).
 _STAKE = 0.02
 _THREADS = 8
-_EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads may take together, less the calling one's; a larger one runs alone
+_EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads but the calling one may take together; a larger one runs alone
 log = logging.getLogger("fast_compile")
 
 
