@@ -8,11 +8,12 @@ from .guard import StructureGuard
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
 from .trace import OutputSpec, Trace, Untraceable, record, recording
-from .tracer import Tracer
+from .tracer import Guard, Tracer
 from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
+    "Guard",
     "OutputSpec",
     "Recorder",
     "Signature",

@@ -112,12 +112,10 @@ class StructureGuard:
         self._now.append(now)
         self._then.append(dict(now) if part else _snapshot(now))
 
-    def is_of(self, module: torch.nn.Module) -> bool:
-        """Whether ``module`` is the root."""
-        return self._root() is module
-
-    def changed(self) -> str | None:
-        """What changed since the trace, in words, or None."""
+    def changed(self, module: torch.nn.Module | None = None) -> str | None:
+        """What changed since the trace, in words, or None. ``module``: what should be the root, if that is asked too."""
+        if module is not None and self._root() is not module:
+            return "another module is in its place"
         if change := self._classes.changed() or self._closures.changed() or self._objects.changed():
             return change
         if not self._glance.same():
