@@ -98,7 +98,7 @@ class Engine:
         graphs = device_graphs(device)
         with graphs.lock if graphs else self._lock:
             self._move_to(graphs, device)
-            first_call = lambda: self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)  # noqa: E731
+            first_call = lambda: self._first_call(module, signature, device, original, lambda: original(*args, **kwargs), eager)  # noqa: E731
             variant = self._variants.take(signature.key)
             replayed = self._replay_ahead(variant, signature, device)
             if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
@@ -191,7 +191,13 @@ class Engine:
 
     @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
     def _first_call(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
+        self,
+        module: torch.nn.Module,
+        signature: Signature,
+        device: torch.device,
+        original: Forward,
+        traced: Callable[[], Any],
+        eager: Callable[[], Any],
     ) -> Any:
         self.reporter.announce("tracing")
         variant = Variant(SignatureReport(str(signature)), signature.layout)
@@ -199,7 +205,7 @@ class Engine:
         adopted = self.report.adopted_bytes > 0
         failure: str | None = None
         try:
-            result, trace, variant.guard = self._tracer.record(module, signature, device, traced)
+            result, trace, variant.guard = self._tracer.record(module, signature, device, traced, original)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard

@@ -1,14 +1,13 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
-from .called import stands_for
 from .eligible import device_of
 from .errors import CaptureError
-from .guard import StructureGuard
+from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
 from .trace import OutputSpec, Trace, Untraceable, record, recording
-from .tracer import Guard, Tracer
+from .tracer import Tracer
 from .weights import WeightRef, WeightSource
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "OutputSpec",
     "Recorder",
     "Signature",
-    "StructureGuard",
     "Trace",
     "Tracer",
     "Untraceable",

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from .errors import CaptureError
-from .guard import StructureGuard
-from .kept_tensors import kept_tensors, replaced
+from .guards import CodeCache, Guard, ReadSet
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
-
-
-class Guard(Protocol):
-    """What steered one recorded call besides its arguments."""
-
-    @property
-    def hooked(self) -> str | None:
-        """Why a trace of that call can't be trusted, or None."""
-
-    def changed(self, module: torch.nn.Module) -> str | None:
-        """What is different for a call of ``module`` now, in words, or None."""
 
 
 class Tracer:
@@ -34,33 +23,33 @@ class Tracer:
 
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
         self._leaf_scope = leaf_scope
+        self._codes = CodeCache()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
 
     def record(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, call: Callable[[], Any]
+        self, module: torch.nn.Module, signature: Signature, device: torch.device, call: Callable[[], Any], entry: Any
     ) -> tuple[Any, Trace | Untraceable, Guard | None]:
-        """Run ``call()`` once and record it. As :func:`record`, and a call that changes its module leaves no trace.
+        """Run ``call()`` once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
+
+        Args:
+            entry: the forward that ``call`` calls.
 
         Returns:
-            the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed,
-            or, where there is no guard, for good.
+            the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed.
 
         Raises:
-            CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause, its ``guard`` this one.
+            CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
             Exception: what the module's own code raised.
         """
-        guard = StructureGuard(module)
-        kept = kept_tensors(module)
+        reads = ReadSet(module, entry, self._codes)
         try:
-            result, trace = record(call, signature.tensors, module, device, self._leaf_scope)
+            result, trace, guard = record(call, signature.tensors, module, device, reads, self._leaf_scope)
         except CaptureError as error:
-            error.guard = guard
+            reads.finish()
+            error.guard = Guard(reads)
             raise
-        left_behind = replaced(kept, kept_tensors(module))
-        change = guard.changed(module) or (f"{left_behind} is another tensor" if left_behind else None)
-        if change is None:
-            return result, trace, guard
-        # A counter, a cache, a kept result: a replay would not change it again.
-        trace = Untraceable(f"the call itself changes the module: {change}", passing=signature.key not in self._changing)
-        self._changing.add(signature.key)
-        return result, trace, None
+        if isinstance(trace, Untraceable) and trace.changing:
+            # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
+            trace = replace(trace, passing=signature.key not in self._changing)
+            self._changing.add(signature.key)
+        return result, trace, guard
