@@ -19,7 +19,7 @@ ATTRIBUTE, ITEM = "attribute", "item"
 _DEEPEST = 8  # a chain of attributes that is longer (a linked list in a loop) counts as unknown
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
 _MUTATORS = frozenset(
-    "append appendleft extend extendleft insert add update setdefault clear remove discard sort reverse rotate __setitem__ write".split()
+    "append appendleft extend extendleft insert add update clear remove discard sort reverse rotate __setitem__ write".split()
 )
 _NO_EFFECT = frozenset(
     "RESUME NOP CACHE PRECALL PUSH_NULL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START SETUP_LOOP SETUP_FINALLY "
@@ -40,18 +40,19 @@ class Chain:
 
     Attributes:
         below: the attributes and items with constant keys that are read of what is there.
+        loaded: the place itself is read.
         content: the value itself is used: called, compared, iterated over, handed on. If not, only what is ``below`` is read of it.
         written: something is put into it: an item, a further element.
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
     """
 
-    __slots__ = ("below", "content", "depth", "every", "stored", "written")
+    __slots__ = ("below", "content", "depth", "every", "loaded", "stored", "written")
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
-        self.content = self.written = self.stored = self.every = False
+        self.content = self.loaded = self.written = self.stored = self.every = False
 
     def at(self, key: Key) -> Chain | None:
         """What is read at ``key`` below; None where that is too deep."""
@@ -62,7 +63,12 @@ class Chain:
 
     @property
     def used(self) -> bool:
-        """Whether anything is read or written."""
+        """Whether the place is read, and not only written to."""
+        return self.loaded or self.followed
+
+    @property
+    def followed(self) -> bool:
+        """Whether something is read of, or put into, what is there."""
         return bool(self.below) or self.content or self.written or self.every
 
 
@@ -225,7 +231,7 @@ class _Reader:
             return
         key, of = self._pop(), self._pop()
         if key.is_constant and isinstance(key.constant, (str, int)) and of.chains and of.method is None and not of.unknown:
-            self._stack.append(self._below(of, (ITEM, key.constant)))
+            self._stack.append(self._loaded(of, (ITEM, key.constant)))
         else:
             self._escape(key)
             self._escape(of)
@@ -264,12 +270,11 @@ class _Reader:
             self._listings += 1
             self._stack.append(_UNKNOWN)
             return
-        value = self._attribute(of, name.constant)
         if builtin in ("setattr", "delattr"):
-            self._reads.stored.add(name.constant)
-            for chain in value.chains:
-                chain.stored = True
-            value = _UNKNOWN
+            self._store(of, name.constant)
+            self._stack.append(_UNKNOWN)
+            return
+        value = self._attribute(of, name.constant)
         self._stack.append(_Value(value.chains, unknown=True))  # or the default
 
     def _first_argument(self) -> _Value:
@@ -286,6 +291,8 @@ class _Reader:
 
     def _variable(self, name: str) -> _Value:
         chains, unknown = self._variables.get(name, ({}, True))
+        for chain in chains.values():
+            chain.loaded = True
         return _Value(tuple(chains.values()), unknown or not chains)
 
     def _assign(self, name: str, value: _Value) -> None:
@@ -297,6 +304,7 @@ class _Reader:
 
     def _load_global(self, name: str) -> None:
         chain = self._reads.globals.setdefault(name, Chain())
+        chain.loaded = True
         builtin = name if name in _DYNAMIC or name in _LISTING or name == "super" else None
         self._stack.append(_Value((chain,), builtin=builtin))
 
@@ -310,7 +318,13 @@ class _Reader:
             self._listings += 1
         if is_method and name in _MUTATORS:
             return _Value(of.chains, of.unknown, method=name)
-        return self._below(of, (ATTRIBUTE, name))
+        return self._loaded(of, (ATTRIBUTE, name))
+
+    def _loaded(self, of: _Value, key: Key) -> _Value:
+        value = self._below(of, key)
+        for chain in value.chains:
+            chain.loaded = True
+        return value
 
     def _below(self, of: _Value, key: Key) -> _Value:
         found = [chain.at(key) for chain in of.chains]
@@ -322,12 +336,14 @@ class _Reader:
         return _Value(tuple(chain for chain in found if chain is not None), of.unknown or deep or not found)
 
     def _store_attribute(self, name: str, deletes: bool) -> None:
-        of = self._pop()
+        self._store(self._pop(), name)
+        if not deletes:
+            self._escape(self._pop())
+
+    def _store(self, of: _Value, name: str) -> None:
         self._reads.stored.add(name)
         for chain in self._below(of, (ATTRIBUTE, name)).chains:
             chain.stored = True
-        if not deletes:
-            self._escape(self._pop())
 
     def _write(self, value: _Value) -> None:
         for chain in value.chains:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import FunctionType
 from typing import Any
 
 from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
-from .read_set import MISSING, ReadSet
+from .read_set import COMPUTED, MISSING, ReadSet
 
 _DEEPEST = 12
 
@@ -17,9 +18,11 @@ class Equality:
 
     Args:
         reads: the read set of a call that is over.
+        fixed: the ids of tensors that have to stay the very objects.
     """
 
-    def __init__(self, reads: ReadSet) -> None:
+    def __init__(self, reads: ReadSet, fixed: Collection[int] = ()) -> None:
+        self._fixed = fixed
         self._held = {key: held.before for key, held in reads.held.items()}
         self._seen = reads.seen
         self._functions = {key: entry[1:5] for key, entry in reads.functions.items()}
@@ -31,7 +34,7 @@ class Equality:
             return True
         if type(then) is TensorNote:
             return then.fits(now)
-        if type(now) is not type(then) or now is MISSING or then is MISSING or depth > _DEEPEST:
+        if id(then) in self._fixed or type(now) is not type(then) or now is MISSING or then is MISSING or depth > _DEEPEST:
             return False
         kind = kind_of(then)
         try:
@@ -107,5 +110,5 @@ def _attribute(value: Any, name: str) -> Any:
             member = vars(owner)[name]
             if type(member).__name__ == "member_descriptor":
                 return getattr(value, name, MISSING)
-            return MISSING if isinstance(member, FunctionType) or hasattr(type(member), "__set__") else member
+            return COMPUTED if hasattr(type(member), "__get__") else member
     return MISSING

@@ -25,6 +25,9 @@ _PACKAGES = ("site-packages", "dist-packages")
 _STEERING = ("os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
 
 
+_FROZEN = ("<frozen os>",)
+
+
 def stands_for(function: Any, original: Any) -> None:
     """Have a function that is put into the place of another for a while, in any thread, be no change."""
     setattr(function, _MARK, original)
@@ -47,8 +50,10 @@ def is_ours(path: str) -> bool:
 
 def is_read(path: str) -> bool:
     """Whether what the code of this file reads may steer a forward."""
-    if path.startswith(_OURS) or path.startswith("<frozen"):
+    if path.startswith(_OURS):
         return False
+    if path.startswith("<frozen"):
+        return path in _FROZEN
     if path.startswith(_TORCH):
         return path.startswith(_LAYERS) and path != _CALLING
     if path.startswith(_STANDARD) and not any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES):

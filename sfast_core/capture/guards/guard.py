@@ -44,7 +44,8 @@ class Guard:
         self._root = reads.root
         self._fixed = frozenset(fixed)
         self._let_go_of_tensors(reads)
-        self._equality = Equality(reads)
+        self._equality = Equality(reads, self._fixed)
+        self._same = self._equality.same
         root = reads.root()
         own = None if root is None else root.__dict__
         places = [place for key, place in reads.places.items() if key not in bound and key not in without]
@@ -108,10 +109,13 @@ class Guard:
         self._objects, self._types = [seen.value for seen in entries], [seen.cls for seen in entries]
         self._type_origins = [seen.origin for seen in entries]
         self._weak = [(seen.ref, seen.cls, seen.origin) for seen in reads.seen.values() if seen.ref is not None]
-        sized = [seen for seen in reads.seen.values() if seen.table is not None and seen.kind is Kind.OBJECT]
-        self._loose = frozenset(reads.loose)
-        self._sized = [(seen.table, frozenset(seen.table or ()), seen.origin) for seen in sized]
-        self._sizes = [len(table or ()) for table, _, _ in self._sized]
+        root = reads.root()
+        sized = [seen for seen in reads.seen.values() if seen.table is not None and (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
+        whole = root is not None and any(seen.every and seen.get() is root for seen in reads.seen.values())
+        self._root_names = set(root.__dict__) if whole and root is not None else None
+        loose = frozenset(reads.loose)
+        self._sized = [(seen.table, frozenset(seen.table or ()), None if seen.every else loose, seen.origin) for seen in sized]
+        self._sizes = [len(table) for table, *_ in self._sized]
 
     def changed(self, module: torch.nn.Module) -> str | None:
         """What is different for a call of ``module`` now, in words, or None."""
@@ -151,19 +155,17 @@ class Guard:
                 return f"{Origin(origin, name)} changed"
             if kind_of(then) is Kind.VALUE:
                 self._then[index] = value
-        if list(map(len, (table for table, _, _ in self._sized))) != self._sizes:  # type: ignore[arg-type]
-            for table, names, origin in self._sized:
-                if new := (table.keys() - names) & self._loose:  # type: ignore[union-attr]
-                    return f"{Origin(origin, min(new))} is new"
+        if [len(table) for table, *_ in self._sized] != self._sizes:
+            for table, names, read, origin in self._sized:
+                new = table.keys() - names
+                if new and (read is None or not new.isdisjoint(read)):
+                    return f"{origin} has other attributes"
         return None
-
-    def _same(self, now: Any, then: Any) -> bool:
-        if now is not then and id(then) in self._fixed:
-            return False
-        return self._equality.same(now, then)
 
     def _changed_root(self, root: torch.nn.Module) -> str | None:
         own = root.__dict__
+        if self._root_names is not None and own.keys() != self._root_names:
+            return "the module has other attributes"
         for place in self._root_places:
             now = own.get(place.name, MISSING)
             if now is not place.then and not self._same(now, place.then):
@@ -176,7 +178,7 @@ class Guard:
                 return f"the bases of {cls.__qualname__} changed"
         now = list(map(MappingProxyType.get, self._spaces, self._class_names, itertools.repeat(MISSING)))
         for index in itertools.compress(itertools.count(), map(operator.is_not, now, self._class_then)):
-            if not self._equality.same(now[index], self._class_then[index]):
+            if not self._same(now[index], self._class_then[index]):
                 cls, name = self._class_places[index]
                 return f"{cls.__qualname__}.{name} changed"
         return None
@@ -197,9 +199,9 @@ class Guard:
             index = next(itertools.compress(itertools.count(), map(operator.is_not, codes, self._codes)))
             return f"the code of {self._functions[index][5]} changed"
         for function, (defaults, keywords) in zip(self._function_objects, self._defaults, strict=True):
-            if function.__defaults__ is not defaults and not self._equality.same(function.__defaults__, defaults):
+            if function.__defaults__ is not defaults and not self._same(function.__defaults__, defaults):
                 return f"the defaults of {function.__qualname__} changed"
-            if (function.__kwdefaults__ or keywords) and not self._equality.same(function.__kwdefaults__, keywords):
+            if (function.__kwdefaults__ or keywords) and not self._same(function.__kwdefaults__, keywords):
                 return f"the defaults of {function.__qualname__} changed"
         for cell, content, origin, function in self._cells:
             try:

@@ -12,6 +12,7 @@ import fractions
 import functools
 import io
 import logging
+import operator
 import random
 import re
 import threading
@@ -55,6 +56,9 @@ _VALUES = frozenset(
     }
 )
 _SAME = (
+    operator.attrgetter,
+    operator.itemgetter,
+    operator.methodcaller,
     types.BuiltinFunctionType,
     types.MethodWrapperType,
     types.WrapperDescriptorType,
@@ -82,7 +86,7 @@ _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview)
 _CACHED = type(functools.lru_cache(lambda: None))
-_CARRIERS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
+_CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
 _ARRAY_BYTES = 1 << 20  #: arrays of more aren't compared at each call
 _TORCH = ("torch", "triton", "numpy")
 
@@ -93,7 +97,7 @@ def carried(value: Any) -> Any:
         return value.__func__
     if isinstance(value, property):
         return value.fget
-    return value.func if isinstance(value, (functools.cached_property, functools.partialmethod)) else value
+    return value.func if isinstance(value, functools.cached_property) else value
 
 
 def kind_of(value: Any) -> Kind:
@@ -116,7 +120,7 @@ def kind_of(value: Any) -> Kind:
         return Kind.MAPPING
     if issubclass(cls, (set, frozenset)):
         return Kind.SET
-    if issubclass(cls, functools.partial):
+    if issubclass(cls, (functools.partial, functools.partialmethod)):
         return Kind.PARTIAL
     if issubclass(cls, _ASKED):
         return Kind.ASKED
@@ -169,6 +173,7 @@ _KINDS: dict[type, Kind] = {
     types.BuiltinFunctionType: Kind.SAME,
     types.ModuleType: Kind.FILE,
     functools.partial: Kind.PARTIAL,
+    object: Kind.SAME,
     _CACHED: Kind.CACHED,
     threading.local: Kind.OBJECT,
 }

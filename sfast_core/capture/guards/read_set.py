@@ -7,7 +7,10 @@ property and no ``__getattr__``: what those read is in code of their own.
 
 from __future__ import annotations
 
+import builtins
+import operator
 import sys
+import threading
 import weakref
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
@@ -21,12 +24,14 @@ from .kinds import Kind, answer, carried, kind_of
 from .origin import Origin
 
 MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
+COMPUTED: Any = type("_Computed", (), {"__repr__": lambda self: "what code makes of it"})()
 _USED = Chain()
 _USED.content = True
 _PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
+_IMPORTS = frozenset({"import_module", "__import__"})
 _PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
 _CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
 _MOST = 200_000  # things in containers
@@ -45,6 +50,7 @@ class Seen:
         parts: a module's parameters, buffers and children, likewise.
         found: the attributes that are read.
         stored: those that are only set.
+        every: whatever attributes there are may be read.
     """
 
     kind: Kind
@@ -58,6 +64,7 @@ class Seen:
     found: dict[str, Any] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
     chains: set[int] = field(default_factory=set)
+    every: bool = False
 
     def get(self) -> Any:
         """The object, or None where it is gone."""
@@ -151,6 +158,7 @@ class ReadSet:
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._classes_seen: set[type] = set()
         self._receivers: set[tuple[type, int]] = set()
+        self._any_file = False
         self._items = 0
         self._root_id = id(root)
         self._see(root, Chain(), None)
@@ -194,6 +202,8 @@ class ReadSet:
         for name, chain in reads.globals.items():
             if chain.used or name in reads.stored_globals:
                 self._global(names, name, chain, origin)
+        if not _IMPORTS.isdisjoint(code.co_names):
+            self._any_file = True
         if reads.dynamic:
             for name in reads.words & names.keys():
                 self._global(names, name, _ANYTHING, origin)
@@ -203,8 +213,9 @@ class ReadSet:
 
     def _global(self, names: Table, name: str, chain: Chain, origin: Origin) -> None:
         value = self._place(names, name, names.get(name, MISSING), origin)
-        if value is not MISSING:
-            self._see(value, chain, Origin(origin, name))
+        if value is MISSING:
+            value = self._place(vars(builtins), name, vars(builtins).get(name, MISSING), Origin(None, "builtins"))
+        self._below(value, chain, origin, name)
 
     def _imported(self, names: Table, name: str, level: int, itself_: bool, chain: Chain) -> None:
         if level:
@@ -217,7 +228,7 @@ class ReadSet:
     def _variable(self, value: Any, chain: Chain, name: str) -> None:
         """A variable of a frame. Containers come from somewhere that is looked at, or were made in this call."""
         kind = kind_of(value)
-        if kind in _PLAIN:
+        if kind in _PLAIN or kind in (Kind.STATEFUL, Kind.OPAQUE):
             return
         if kind not in _CONTAINERS:
             self._see(value, chain, Origin(None, name))
@@ -258,13 +269,12 @@ class ReadSet:
             for part in (value.func, value.args, value.keywords):
                 self._see(part, _USED, origin)
         elif kind is Kind.CACHED:
-            self.cached[id(value)] = value
-            self._see(value.__wrapped__, _USED, origin)
+            self._cache(value, origin)
         elif kind is Kind.CLASS:
             self._classes_seen.add(value)
             for (what, name), below in chain.below.items():
                 if what == ATTRIBUTE:
-                    self._below(self._class_attribute(value, name, origin), below, origin, name)
+                    self._attribute_of_class(value, name, below, origin)
         elif kind is Kind.FILE:
             self._file(value, chain, origin)
         elif kind is Kind.ASKED:
@@ -272,14 +282,41 @@ class ReadSet:
             self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))
             self._see(then, chain, origin)
         elif kind is Kind.SAME:
+            if isinstance(value, (operator.attrgetter, operator.methodcaller)):
+                self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))
             inner = carried(value)
             if inner is not value and inner is not None:
                 self._see(inner, _USED, origin)
         elif kind is Kind.STATEFUL or chain is not _USED:
             self.refuse(f"{origin} is a {type(value).__module__}.{type(value).__qualname__}, whose state can't be compared")
 
+    def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
+        value = self._class_attribute(cls, name, origin)
+        if value is MISSING and type(cls) is not type:
+            value = self._class_attribute(type(cls), name, origin)
+        self._below(value, below, origin, name)
+
+    def _cache(self, cached: Any, origin: Origin | None) -> None:
+        """A function that may answer without running: what its code reads is noted all the same."""
+        if id(cached) in self.cached:
+            return
+        self.cached[id(cached)] = cached
+        function = cached.__wrapped__
+        self._see(function, _USED, origin)
+        if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
+            self._planned(function.__code__, function.__globals__)
+
+    def _loosen(self, chain: Chain) -> None:
+        """What is read below a value that isn't known may be any object's."""
+        for (what, name), below in chain.below.items():
+            if what == ATTRIBUTE:
+                self.loose.add(name)
+            self._loosen(below)
+
     def _below(self, value: Any, chain: Chain, origin: Origin | None, name: Any) -> None:
-        if value is not MISSING and chain.used:
+        if value is COMPUTED or value is MISSING:
+            self._loosen(chain)
+        elif chain.followed:
             self._see(value, chain, Origin(origin, name))
 
     def _place(self, table: Any, name: Any, then: Any, origin: Origin | None, owner: Seen | None = None) -> Any:
@@ -295,7 +332,7 @@ class ReadSet:
 
     def _function(self, function: FunctionType, chain: Chain, origin: Origin | None) -> None:
         for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE and not name.startswith("__"):
+            if what == ATTRIBUTE and name not in vars(FunctionType):
                 table = vars(function)
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
         if id(function) in self.functions:
@@ -310,9 +347,14 @@ class ReadSet:
         for default in (*(defaults or ()), *(keywords or {}).values()):
             self._see(default, _USED, origin)
         for name, (_, value) in zip(code.co_freevars, cells, strict=True):
-            self._below(value, reads.variables[name] if reads.variables[name].used else _USED, origin, name)
+            if value is not MISSING:
+                self._below(value, reads.variables[name] if reads.variables[name].followed else _USED, origin, name)
 
     def _container(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
+        if value is sys.modules:
+            self._any_file = True
+            self._loosen(chain)
+            return
         attributes = any(what == ATTRIBUTE for what, _ in chain.below)
         if chain.content or chain.every or attributes:
             self._hold(value, kind, origin, read=True)
@@ -326,6 +368,8 @@ class ReadSet:
                 item = self._place(value, key, item, origin)
             else:
                 self._hold(value, kind, origin, read=True)
+                if item is MISSING:
+                    self._loosen(below)
             self._below(item, below, origin, key)
         if attributes and type(value).__dictoffset__ and type(value).__module__ != "builtins":
             self._object(value, Kind.OBJECT, chain, origin)
@@ -365,7 +409,10 @@ class ReadSet:
                 self._below(self._attribute(seen, name), below, seen.origin, name)
             elif what == ATTRIBUTE:
                 self._only_stored(seen, name)
+            else:  # what its __getitem__ gives
+                self._loosen(below)
         if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
+            seen.every = True
             for name in seen.before:
                 self._below(self._attribute(seen, name), _USED, seen.origin, name)
 
@@ -408,14 +455,20 @@ class ReadSet:
         return found
 
     def _look_up(self, seen: Seen, name: str) -> Any:
+        if name == "__class__":
+            return seen.cls
         in_class = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
         if isinstance(in_class, MemberDescriptorType):
             value = seen.get()
             then = slot(in_class, seen)
             self.asked.setdefault((id(value), name), Asked(slot, (in_class, seen), then, Origin(seen.origin, name)))
             return then
+        if isinstance(seen.get(), threading.local):
+            then = local(seen, name)
+            self.asked.setdefault((id(seen), name), Asked(local, (seen, name), then, Origin(seen.origin, name)))
+            return then
         if in_class is not MISSING and hasattr(type(in_class), "__set__"):  # a property: what it reads is in its code
-            return MISSING
+            return COMPUTED
         if seen.table is None:
             return in_class
         for table, before in ((seen.table, seen.before), *(seen.parts if name not in seen.before else ())):
@@ -425,7 +478,7 @@ class ReadSet:
         if in_class is MISSING:
             for part, _ in seen.parts:
                 self._place(part, name, MISSING, seen.origin, seen)
-        return MISSING if isinstance(in_class, FunctionType) else in_class
+        return COMPUTED if hasattr(type(in_class), "__get__") else in_class
 
     def _class_attribute(self, cls: type, name: str, origin: Origin | None) -> Any:
         """What a class has by a name, itself or from its bases, or MISSING."""
@@ -452,9 +505,12 @@ class ReadSet:
         while self.refused is None:
             new = [seen for key, seen in self.seen.items() if key not in done]
             done.update(self.seen)
-            for cls in list(self._classes_seen):
-                for name in self._loose_of(cls):
-                    self._class_attribute(cls, name, Origin(None, cls.__qualname__))
+            for cls in self._classes_seen | {seen.cls for seen in new}:
+                for owner in (cls, type(cls)):
+                    for name in self._loose_of(owner):
+                        self._class_attribute(owner, name, Origin(None, owner.__qualname__))
+            if self._any_file:
+                self._read_files()
             if not new:
                 return
             for seen in new:
@@ -463,6 +519,15 @@ class ReadSet:
                     self._below(self._attribute(seen, name), _USED, seen.origin, name)
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
+
+    def _read_files(self) -> None:
+        """Some file was asked for by a name that isn't known."""
+        self._any_file = False
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, ModuleType) and not is_given(name):
+                origin, names = Origin(None, name), vars(module)
+                for attribute in names.keys() & self.loose:
+                    self._below(self._place(names, attribute, names[attribute], origin), _USED, origin, attribute)
 
     def _loose_of(self, cls: type) -> list[str]:
         """The names that are read of whatever which a class of a user's has."""
@@ -476,7 +541,7 @@ class ReadSet:
         gone = {id(seen) for seen in self.seen.values() if _is_gone(seen)}
         self.seen = {key: seen for key, seen in self.seen.items() if id(seen) not in gone}
         self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) not in gone}
-        self.asked = {key: asked for key, asked in self.asked.items() if not (asked.ask is slot and id(asked.of[1]) in gone)}
+        self.asked = {key: asked for key, asked in self.asked.items() if not (id(asked.of[-1]) in gone)}
         alive = len(self.held) + 1
         while len(self.held) < alive:  # one that is gone held others
             alive = len(self.held)
@@ -496,6 +561,11 @@ def slot(member: MemberDescriptorType, seen: Seen) -> Any:
         return MISSING
 
 
+def local(seen: Seen, name: str) -> Any:
+    """An attribute of a ``threading.local``, as this thread has it."""
+    return getattr(seen.get(), name, MISSING)
+
+
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
@@ -506,7 +576,9 @@ def _content(cell: Any) -> Any:
 def _item(value: Any, kind: Kind, key: Any) -> Any:
     if isinstance(value, dict):
         return dict.get(value, key, MISSING)
-    if isinstance(value, (list, tuple)) and isinstance(key, int) and -len(value) <= key < len(value):
+    if kind is Kind.MAPPING:
+        return value.get(key, MISSING)
+    if kind is Kind.SEQUENCE and isinstance(key, int) and -len(value) <= key < len(value):
         return value[key]
     return MISSING
 
