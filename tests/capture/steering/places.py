@@ -25,7 +25,7 @@ class Place:
         local: whether only the forward itself can read it.
         enclosed: whether the class is made by a function, whose ``held`` it closes over.
         is_root: whether the module itself is compiled, and not one that has it as a child.
-        copies: whether it keeps what it is given in another form, so that changing the original's inside changes nothing there.
+        copies: whether it keeps what it is given in another form, or for the twin too, so that nothing is to be changed inside of it.
         binds: whether a function there turns into a method.
         refusable: whether a forward that reads it may run as it was for ever.
         delete: the statement that takes the value away; none: there is no such thing.
@@ -60,15 +60,15 @@ _LEAVES = ("nn.Linear", "nn.Conv2d", "nn.GroupNorm", "nn.LayerNorm", "nn.Embeddi
 ATTRIBUTES = [
     *(_attribute(what, name, is_root=is_root) for what, name in _NAMES.items() for is_root in (False, True)),
     *(_attribute(what, name, base) for base in _LEAVES for what, name in list(_NAMES.items())[:2]),
-    Place("vars(self)", 'vars(self)["scale"]', "self.scale = $V"),
-    Place("self.__dict__", 'self.__dict__["_scale"]', "self._scale = $V"),
-    Place("self.__dict__.get", 'self.__dict__.get("scale")', "self.scale = $V", delete="del self.scale"),
+    Place("vars(self)", 'vars(self)["scale"]', "self.__dict__['scale'] = $V"),
+    Place("self.__dict__", 'self.__dict__["_scale"]', "self.__dict__['_scale'] = $V"),
+    Place("self.__dict__.get", 'self.__dict__.get("scale")', "self.__dict__['scale'] = $V", delete="del self.__dict__['scale']"),
     Place("getattr of a constant name", 'getattr(self, "scale")', "self.scale = $V"),
     Place("getattr of a computed name", 'getattr(self, "sca" + self.suffix)', "self.scale = $V", init='self.suffix = "le"; self.scale = $V'),
     Place("the name for getattr", "getattr(self, self.which)", "self.second = $V; self.which = 'second'", init="self.first = $V; self.which = 'first'"),
     Place("operator.attrgetter", 'operator.attrgetter("scale")(self)', "self.scale = $V"),
     Place("operator.attrgetter of a file", "GET(self)", "self.cfg.k = $V", top='GET = operator.attrgetter("cfg.k")', init="self.cfg = Box($V)"),
-    Place("object.__getattribute__", 'object.__getattribute__(self, "scale")', "self.scale = $V"),
+    Place("object.__getattribute__", 'object.__getattribute__(self, "scale")', "self.__dict__['scale'] = $V"),
     Place("a child's attribute", "self.linear.scale", "self.linear.scale = $V"),
     Place("a grandchild's attribute", "self.inner[0].scale", "self.inner[0].scale = $V", init="self.inner = nn.Sequential(nn.Identity()); self.inner[0].scale = $V"),
     Place("an attribute of a child that isn't called", "self.store._k", "self.store._k = $V", init="self.store = nn.Module(); self.store._k = $V"),
@@ -95,15 +95,15 @@ def scale(self): return None"""),
     Place("a cached property's source", "self.scale", "self.source = $V; self.__dict__.pop('scale', None)", body="""
 @functools.cached_property
 def scale(self): return self.source"""),
-    Place("a descriptor that keeps it in the module", "self.scale", "self.scale = $V", body="scale = InModule()", top="""
+    Place("a descriptor that keeps it in the module", "self.scale", "Model.__dict__['scale'].__set__(self, $V)", body="scale = InModule()", top="""
 class InModule:
     def __get__(self, obj, cls=None): return obj.__dict__["_kept"]
     def __set__(self, obj, value): obj.__dict__["_kept"] = value"""),
-    Place("a descriptor that keeps it itself", "self.scale", "self.scale = $V", body="scale = InItself()", top="""
+    Place("a descriptor that keeps it itself", "self.scale", "Model.__dict__['scale'].__set__(self, $V)", body="scale = InItself()", top="""
 class InItself:
     def __get__(self, obj, cls=None): return self.kept
     def __set__(self, obj, value): self.kept = value"""),
-    Place("a descriptor with a table", "self.scale", "self.scale = $V", body="scale = InTable()", refusable=True, top="""
+    Place("a descriptor with a table", "self.scale", "Model.__dict__['scale'].__set__(self, $V)", body="scale = InTable()", refusable=True, top="""
 class InTable:
     def __init__(self): self.table = weakref.WeakKeyDictionary()
     def __get__(self, obj, cls=None): return self.table[obj]
@@ -112,7 +112,7 @@ class InTable:
 def __getattr__(self, name):
     extra = self.__dict__.get("_extra", {})
     return extra[name] if name in extra else super().__getattr__(name)"""),
-    Place("a __getattribute__ of its own", "self.scale", "self._scale = $V", body="""
+    Place("a __getattribute__ of its own", "self.scale", "self.__dict__['_scale'] = $V", body="""
 def __getattribute__(self, name):
     return super().__getattribute__("_scale" if name == "scale" else name)"""),
     Place("a class's attribute", "self.K", "Model.K = $V", binds=True, body="K = $V", init="pass"),
@@ -125,8 +125,8 @@ def __getattribute__(self, name):
           delete="del Model.K"),
     Place("a base's attribute by super()", "super().K", "Mixin.K = $V", binds=True, top="class Mixin:\n    K = $V", base="Mixin, nn.Module", init="pass", local=True),
     Place("a metaclass's attribute", "type(self).K", "Meta.K = $V", binds=True, top="class Meta(type):\n    K = $V", base="nn.Module, metaclass=Meta", init="pass"),
-    Place("a class's default overridden in the instance", "self.K", "self.K = $V", binds=True, body="K = $V", init="pass"),
-    Place("an instance's value over the class's default", "self.K", "self.K = $V", body="K = None", delete="del self.K"),
+    Place("a class's default overridden in the instance", "self.K", "self.__dict__['K'] = $V", binds=True, body="K = $V", init="pass"),
+    Place("an instance's value over the class's default", "self.K", "self.__dict__['K'] = $V", body="K = None", delete="del self.__dict__['K']"),
     Place("a class's dict", "self.TABLE['k']", "Model.TABLE['k'] = $V", body="TABLE = {'k': $V}", init="pass"),
     Place("a class's list", "self._list[0]", "Model._list[0] = $V", body="_list = [$V]", init="pass"),
     Place("a nested class's attribute", "self.Settings.k", "Model.Settings.k = $V", body="class Settings:\n    k = $V", init="pass"),
@@ -301,7 +301,7 @@ held.__wrapped__.k = $V"""),
     Place("an entry of sys.modules", "sys.modules[NAME].K", "sys.modules[NAME].K = $V", top=f"{_OTHER}other.K = $V\nNAME = other.__name__", init="pass"),
     Place("an import in the forward", "imported().K", "imported().K = $V", init="pass",
           top=f"{_OTHER}other.K = $V\nNAME = other.__name__\ndef imported():\n    import importlib\n    return importlib.import_module(NAME)", refusable=True),
-    Place("a builtin of its own", "STEERING", "builtins.STEERING = $V", top="import builtins", delete="builtins.__dict__.pop('STEERING', None)"),
+    Place("a builtin of its own", "STEERING", "builtins.STEERING = $V", top="import builtins", copies=True, delete="builtins.__dict__.pop('STEERING', None)"),
     Place("a forward's default", "held", "Model.forward.__defaults__ = ($V,)", parameters=", held=$V", init="pass", local=True),
     Place("a forward's mutable default", "held[0]", "Model.forward.__defaults__[0][0] = $V", parameters=", held=[$V]", init="pass", local=True),
     Place("a forward's keyword default", "held", "Model.forward.__kwdefaults__['held'] = $V", parameters=", *, held=$V", init="pass", local=True),
