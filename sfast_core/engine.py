@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .capture import CaptureError, Signature, Trace, Tracer, Untraceable, autocast_off, device_of, difference, recording
+from .capture import CaptureError, Recorded, Signature, Trace, Tracer, Untraceable, autocast_off, device_of, difference, recording
 from .capture.trace import LeafScope
 from .config import CompileConfig
 from .graphed import GraphedProgram
@@ -87,6 +87,7 @@ class Engine:
             kwargs: its keyword arguments, likewise.
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
         """
+        arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
         eager = eager or (lambda: original(*args, **kwargs))
         if recording():  # inside another module's recorded call
             return eager()
@@ -98,7 +99,7 @@ class Engine:
         graphs = device_graphs(device)
         with graphs.lock if graphs else self._lock:
             self._move_to(graphs, device)
-            first_call = lambda: self._first_call(module, signature, device, original, lambda: original(*args, **kwargs), eager)  # noqa: E731
+            first_call = lambda: self._first_call(module, signature, device, Recorded(original, lambda: original(*args, **kwargs), arguments), eager)  # noqa: E731
             variant = self._variants.take(signature.key)
             replayed = self._replay_ahead(variant, signature, device)
             if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
@@ -195,8 +196,7 @@ class Engine:
         module: torch.nn.Module,
         signature: Signature,
         device: torch.device,
-        original: Forward,
-        traced: Callable[[], Any],
+        recorded: Recorded,
         eager: Callable[[], Any],
     ) -> Any:
         self.reporter.announce("tracing")
@@ -205,7 +205,7 @@ class Engine:
         adopted = self.report.adopted_bytes > 0
         failure: str | None = None
         try:
-            result, trace, variant.guard = self._tracer.record(module, signature, device, traced, original)
+            result, trace, variant.guard = self._tracer.record(module, signature, device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard

@@ -7,13 +7,14 @@ from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
 from .trace import OutputSpec, Trace, Untraceable, record, recording
-from .tracer import Tracer
+from .tracer import Recorded, Tracer
 from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
     "Guard",
     "OutputSpec",
+    "Recorded",
     "Recorder",
     "Signature",
     "Trace",

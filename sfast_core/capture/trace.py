@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.utils import _pytree
 
 from .errors import CaptureError
 from .externals import Externals
-from .guards import Effects, Guard, NotRepeated, ReadSet, effects_of, watched
+from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .recorder import Recorder
 from .weights import WeightTable
 
@@ -186,9 +186,9 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
 
 @contextmanager
 def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
-    try:
-        with watched(reads.started) as recorder.watch:
-            yield
-    except LookupError as error:
-        recorder.refuse(str(error), passing=True)
+    with ExitStack() as stack:
+        try:
+            recorder.watch = stack.enter_context(watched(reads.started))
+        except NotWatched as error:
+            recorder.refuse(str(error), passing=True)
         yield
