@@ -15,6 +15,7 @@ from torch.utils import _pytree
 
 from .errors import CaptureError
 from .recorder import Recorder
+from .torch_state import changed_setting, torch_state
 from .weights import WeightTable
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
@@ -71,9 +72,12 @@ def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
     """Take a call's result apart.
 
     Raises:
-        CaptureError: it holds an object of an unknown class.
+        CaptureError: it holds an object of an unknown class, or itself.
     """
-    leaves, tree = _pytree.tree_flatten(result)
+    try:
+        leaves, tree = _pytree.tree_flatten(result)
+    except RecursionError:
+        raise CaptureError("the result holds itself, or is too deep") from None
     tensors: list[torch.Tensor] = []
     kept: list[Any] = []
     for leaf in leaves:
@@ -125,6 +129,7 @@ def record(
         Exception: the module's own code raised this (a host's way to stop it, say).
     """
     start = time.perf_counter()
+    settings = torch_state()
     state, foreign_state = _random_state(device), _foreign_random_state()
     recorder = Recorder(inputs, WeightTable(root))
     with leaf_scope(recorder) if leaf_scope else nullcontext(), recorder:
@@ -139,6 +144,8 @@ def record(
     if _foreign_random_state() != foreign_state:  # by this call, or meanwhile by another thread: then not the next time
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True)
     try:
+        if setting := changed_setting(torch_state(), settings):
+            raise CaptureError(f"the call itself changes PyTorch's setting {setting!r}")
         spec, tensors = split_result(result)
     except CaptureError as error:
         return result, Untraceable(str(error))
