@@ -17,6 +17,7 @@ from .errors import CaptureError
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .recorder import Recorder
+from .torch_state import changed_setting, torch_state
 from .weights import WeightTable
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
@@ -84,9 +85,12 @@ def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
     """Take a call's result apart.
 
     Raises:
-        CaptureError: it holds an object of an unknown class.
+        CaptureError: it holds an object of an unknown class, or itself.
     """
-    leaves, tree = _pytree.tree_flatten(result)
+    try:
+        leaves, tree = _pytree.tree_flatten(result)
+    except RecursionError:
+        raise CaptureError("the result holds itself, or is too deep") from None
     tensors: list[torch.Tensor] = []
     kept: list[Any] = []
     for leaf in leaves:
@@ -144,6 +148,7 @@ def record(
         Exception: the module's own code raised this (a host's way to stop it, say).
     """
     start = time.perf_counter()
+    settings = torch_state()
     state, foreign_state = _random_state(device), _foreign_random_state()
     recorder = Recorder(inputs, WeightTable(root))
     with leaf_scope(recorder) if leaf_scope else nullcontext(), _watching(reads, recorder), recorder:
@@ -164,6 +169,8 @@ def record(
 def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
     try:
+        if setting := changed_setting(torch_state(), settings):
+            raise CaptureError(f"the call itself changes PyTorch's setting {setting!r}")
         spec, tensors = split_result(result)
         if reads.refused is not None:
             raise CaptureError(reads.refused)

@@ -81,9 +81,11 @@ def _permutation(node: Node) -> Node | None:
     if _is_canonical(node, torch.permute, 2):
         return None
     x: Any = node.args[0]
+    name = function_name(node.target)
+    if name == "adjoint" and value(x).is_complex():  # it conjugates, too
+        return None
     rank = value(x).dim()
     probe = torch.empty([7 + i for i in range(rank)], device="meta")
-    name = function_name(node.target)
     if node.target is getattr:
         moved = getattr(probe, str(node.args[1]))
     elif node.op == "call_method":
@@ -117,8 +119,9 @@ def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
 
 
 def _same_value(node: Node) -> Node | None:
+    """Nothing; but a copy of complex numbers is conjugated where its source may say so only, and not all that reads it could tell."""
     x = node.args[0]
-    return x if isinstance(x, Node) else None
+    return x if isinstance(x, Node) and not value(x).is_complex() else None
 
 
 def _cast(node: Node) -> Node | None:

@@ -184,12 +184,19 @@ def _nothing() -> None:
     """In place of a call that isn't wanted."""
 
 
+def _static(x: torch.Tensor) -> torch.Tensor:
+    """Memory for what is like ``x``: with dense strides kept and overlapping ones made dense, lazily conjugated or negated where ``x`` is."""
+    static = torch.empty_like(x)
+    static = static.conj() if x.is_conj() else static
+    return torch._neg_view(static) if x.is_neg() else static
+
+
 class Captured:
     """A graph with its static inputs and outputs, which lie outside its pool. ``alive`` turns False when it is evicted."""
 
     def __init__(self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors]) -> None:
         with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
-            self.inputs = [torch.empty_like(x) for x in inputs]  # keeps dense strides, makes overlapping ones dense
+            self.inputs = [_static(x) for x in inputs]
         self.outputs: list[torch.Tensor] = []
         self.watch: weakref.finalize[..., Any] | None = None
         self._copy_in(inputs)
