@@ -60,6 +60,16 @@ def cast_like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)
 
 
+def moved(x: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """``x`` in this dtype on this device: what ``x.to(other)`` makes of it, without the other tensor."""
+    return x.to(device=device, dtype=dtype)
+
+
+def tensor_of(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of these numbers, which lie in nested lists."""
+    return torch.tensor(data, dtype=dtype, device=device)
+
+
 def is_in_place(name: str) -> bool:
     """Whether a function of this name changes its first argument."""
     return name in _OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
