@@ -51,8 +51,16 @@ def filled(value: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 def setitem(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     """What ``x[index] = value`` leaves in x."""
     x = x.clone()
-    x[index] = value
+    if type(value) in (bool, int, float) and all(map(_is_basic, index if isinstance(index, tuple) else (index,))):
+        x[index].fill_(value)  # torch would put the number into a tensor on the CPU, and copy that where the place is a single one
+    else:
+        x[index] = value
     return x
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index makes a view."""
+    return index is None or index is Ellipsis or type(index) is int or isinstance(index, slice)
 
 
 def cast_like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

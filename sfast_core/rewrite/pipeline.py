@@ -30,8 +30,8 @@ from .graph import drop_unused, drop_unused_weights
 from .pack_context import pack_context
 from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
-from .recover_attention import recover_attention
 from .place_constants import place_constants
+from .recover_attention import recover_attention
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes

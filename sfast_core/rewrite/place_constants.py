@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import Graph, Node
 
@@ -16,6 +14,9 @@ _ARITHMETIC = frozenset(
     "__add__ __sub__ __mul__ __truediv__ __div__ __pow__ __floordiv__ __mod__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__".split()
 )
 _EITHER_WAY = frozenset("add mul multiply __add__ __mul__".split())  #: with two arguments, in any order
+
+#: What fills a tensor with one value: where that is among the arguments, and its name. A tensor on the device would be read for it.
+_FILLING = {"masked_fill": (2, "value"), "index_fill": (3, "value"), "full_like": (1, "fill_value"), "new_full": (2, "fill_value"), "setitem": (2, "")}
 
 
 def place_constants(graph: Graph) -> int:
@@ -58,14 +59,25 @@ def _moved(constant: Node, device: torch.device) -> Node:
 def _as_number(user: Node, constant: Node) -> bool:
     """Let ``user`` compute with the number that ``constant`` is, where it is one and that means the same."""
     name, tensor = function_name(user.target), constant.meta["constant"]
-    if tensor.dim() or tensor.device.type != "cpu" or tensor.is_complex() or name not in _ARITHMETIC or len(user.args) != 2 or user.kwargs:
+    if tensor.dim() or tensor.device.type != "cpu" or tensor.is_complex():
+        return False
+    number = tensor.item()
+    if name in _FILLING:
+        place, keyword = _FILLING[name]
+        if [arg is constant for arg in (*user.args, *user.kwargs.values())].count(True) != 1:
+            return False
+        if user.kwargs.get(keyword) is constant:
+            user.kwargs = {**user.kwargs, keyword: number}
+        elif len(user.args) > place and user.args[place] is constant:
+            user.args = (*user.args[:place], number, *user.args[place + 1 :])
+        return constant not in user.all_input_nodes
+    if name not in _ARITHMETIC or len(user.args) != 2 or user.kwargs:
         return False
     first, second = user.args
     if first is constant and name in _EITHER_WAY:
         first, second = second, first
     if second is not constant or not isinstance(first, Node) or first is constant:
         return False
-    number: Any = tensor.item()
     if torch.result_type(value(first), number) != torch.result_type(value(first), value(constant)):
         return False  # two tensors without dimensions, or a number of another kind: it would be promoted otherwise
     user.args = (first, number)
