@@ -53,11 +53,11 @@ def undo_capture(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stre
     ended = _ended(graph)
     with contextlib.suppress(RuntimeError):
         graph.reset()
-    if not ended:
-        _stop_recording(stream.device_index, pool)
-        _renew_generator(stream.device_index)
     with contextlib.suppress(RuntimeError):
         launch()  # it takes an error along that CUDA still has to tell: the next one to launch a kernel would get it
+    if not ended:
+        _stop_recording(stream.device_index, pool)
+        _free_generator(stream.device_index, launch)
     return ended
 
 
@@ -84,10 +84,22 @@ def _stop_recording(device: int | None, pool: Any) -> None:
         release(device, pool)
 
 
-def _renew_generator(device: int | None) -> None:
-    """A fresh, equal state for the random generator, whose own may believe that a capture goes on. Graphs that draw numbers keep the old one."""
-    generator = torch.cuda.default_generators[device or 0]
-    generator.graphsafe_set_state(generator.clone_state())
+def _free_generator(device: int | None, launch: Callable[[], object]) -> None:
+    """Let the random generator know that no capture goes on, as the end of the next one does.
+
+    Where there can't be one it gets a fresh, equal state. Graphs that draw numbers keep the old one, so that a seed doesn't reach them any more.
+    """
+    graph = torch.cuda.CUDAGraph()
+    try:
+        graph.capture_begin(pool=torch.cuda.graph_pool_handle(), capture_error_mode="thread_local")
+        launch()
+        graph.capture_end()
+    except RuntimeError:
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        generator = torch.cuda.default_generators[device or 0]
+        generator.graphsafe_set_state(generator.clone_state())
+    graph.reset()
 
 
 def clear_frames(error: BaseException) -> None:

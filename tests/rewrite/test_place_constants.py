@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.fx import Graph
 
+from sfast_core.capture.functional import setitem
 from sfast_core.lowering import _why_not_capturable
 from sfast_core.rewrite.pipeline import passes
 from tests.models import Forward
@@ -42,6 +43,11 @@ def sinusoids(net: Any, t: torch.Tensor) -> torch.Tensor:
     """As ComfyUI's Wan makes them."""
     angles = torch.outer(t, torch.pow(10000, -torch.arange(4).to(t).div(4)))
     return torch.cat([angles.cos(), angles.sin()], dim=1)
+
+
+def assigned(x: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    x[0, 1, 2] = number
+    return x
 
 
 # name: (forward, how many constants there are)
@@ -89,6 +95,8 @@ SCALARS: dict[str, tuple[Function, torch.dtype, float | None]] = {
     "to the power of": (lambda net, x: x ** torch.tensor(2), torch.float32, 2),
     "compared": (lambda net, x: x > torch.tensor(0.25), torch.float16, 0.25),
     "from a computed one": (lambda net, x: x * torch.arange(4).sum(), torch.float16, 6),
+    "filled in": (lambda net, x: x * torch.full_like(x, torch.tensor(0.5)), torch.float16, 0.5),
+    "assigned": (lambda net, x: assigned(x * x, torch.tensor(0.5)), torch.float16, 0.5),
     "minus x": (lambda net, x: torch.tensor(0.5) - x, torch.float16, None),
     "of an integer x": (lambda net, x: x * torch.tensor(0.1, dtype=torch.float64), torch.int64, None),
     "of one element": (lambda net, x: x * torch.tensor([0.1]).to(x.device), torch.float16, None),
@@ -103,7 +111,7 @@ def test_a_scalar_on_the_cpu_is_a_number(name: str) -> None:
     if number is None:
         assert [constant.device for constant in constants(graph)] == [GPU]
     else:
-        assert constants(graph) == [] and numbers(graph) == [number]
+        assert not any(constant.device.type == "cpu" for constant in constants(graph)) and number in numbers(graph)
     assert _why_not_capturable(graph, GPU) is None
 
 
@@ -111,6 +119,16 @@ def test_a_scalar_of_two_scalars_is_no_number() -> None:
     """Two tensors without dimensions are promoted by their dtypes."""
     graph = placed(lambda net, x: x * torch.tensor(0.1), torch.float16, ())
     assert len(constants(graph)) == 1 and numbers(graph) == []
+
+
+@pytest.mark.parametrize("index", [(0, 1), (0, ...), (slice(0, 2), None), 1, (torch.tensor([0, 2]),), (torch.arange(12).reshape(3, 4) > 3,)])
+@pytest.mark.parametrize("number", [2, 0.5, True])
+def test_a_number_that_is_assigned(index: Any, number: float) -> None:
+    """It is filled in where the index makes a view, without a tensor on the CPU."""
+    x = torch.randn(3, 4, dtype=torch.float16)
+    expected = x.clone()
+    expected[index] = number
+    assert torch.equal(setitem(x, index, number), expected) and not torch.equal(x, expected)
 
 
 def test_on_one_device_nothing_is_out_of_its_place() -> None:

@@ -81,6 +81,7 @@ def test_others_and_later_captures_work(
         assert all(cuda.memory.in_use.get(pool, 0) >= count for pool, count in before.items()), "the other graph's memory is still its own"
         later = capture(cuda, backend)
         later.release()
+    assert cuda.renewed == 0, "the graphs of others draw from the state that a seed reaches"
     whole = FAILURES[name][2] and (has_driver or "forbidden" not in name)
     if whole:
         assert cuda.memory.in_use == before and not cuda.pinned.recording and cuda.pinned.in_use in (before, {})
@@ -127,6 +128,15 @@ def test_an_interrupt_waits_until_all_is_undone(monkeypatch: pytest.MonkeyPatch,
         capture(cuda, backend, forbidden)
     assert not cuda.refuses and cuda.status == NONE and not cuda.memory.recording and not cuda.generator_captures
     capture(cuda, backend).release()
+
+
+def test_a_generator_gets_another_state_where_nothing_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda("2.6", False)
+    backend = cuda.install(monkeypatch)
+    monkeypatch.setattr(cuda, "begin_stream", lambda: raises(RuntimeError("CUDA error: unknown error"))(cuda))
+    with pytest.raises(RuntimeError, match="unknown error"):
+        capture(cuda, backend)
+    assert cuda.renewed == 1 and not cuda.generator_captures
 
 
 def test_a_graph_that_goes_without_a_release_ends_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
