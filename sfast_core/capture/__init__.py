@@ -3,7 +3,7 @@
 from .autocast import autocast_off
 from .called import stands_for
 from .eligible import device_of
-from .errors import CaptureError
+from .errors import CaptureError, GradientsRecorded
 from .guard import StructureGuard
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
@@ -13,6 +13,7 @@ from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
+    "GradientsRecorded",
     "OutputSpec",
     "Recorder",
     "Signature",

@@ -5,3 +5,10 @@ from __future__ import annotations
 
 class CaptureError(Exception):
     """The call can't be captured faithfully. The message is the reason, for the report and the log."""
+
+
+class GradientsRecorded(CaptureError):
+    """What the call returns would require grad, so the original forward has to make it."""
+
+    def __init__(self) -> None:
+        super().__init__("gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .errors import CaptureError
+from .errors import CaptureError, GradientsRecorded
 from .recorder import Recorder
 from .weights import WeightTable
 
@@ -142,6 +142,9 @@ def record(
         spec, tensors = split_result(result)
     except CaptureError as error:
         return result, Untraceable(str(error))
+    # By a tensor that is no parameter, or because the forward turns gradients on itself.
+    if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
+        return result, Untraceable(str(GradientsRecorded()), passing=True)
     graph = recorder.finish(tensors)
     if graph is None:
         return result, Untraceable(str(recorder.failure), recorder.passing)
