@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
-from .capture import CaptureError, Recorded, Signature, Trace, Tracer, Untraceable, autocast_off, device_of, difference, recording
+from .capture import CaptureError, GradientsRecorded, Recorded, Signature, Trace, Tracer, Untraceable, autocast_off, device_of, difference, recording
 from .capture.trace import LeafScope
 from .config import CompileConfig
 from .graphed import GraphedProgram
@@ -90,11 +89,15 @@ class Engine:
         arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
         eager = eager or (lambda: original(*args, **kwargs))
         if recording():  # inside another module's recorded call
-            return eager()
+            with self._store.plain():
+                return eager()
         try:
             signature = Signature(args, kwargs)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
+            if isinstance(error, GradientsRecorded):
+                with self._store.lock:
+                    self._store.leave_to_autograd()
             return self.run_eager(str(error), eager)
         graphs = device_graphs(device)
         with graphs.lock if graphs else self._lock:
@@ -123,6 +126,8 @@ class Engine:
                     reason = OUT_OF_MEMORY
                 except WeightsElsewhere as error:
                     variant.release()
+                    reason = str(error)
+                except GradientsRecorded as error:
                     reason = str(error)
                 except WeightsChanged as error:
                     self._trace_again(signature.key, str(error))
@@ -153,7 +158,8 @@ class Engine:
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
         self.reporter.ran_eager(reason)
-        return eager()
+        with self._store.plain():
+            return eager()
 
     @property
     def graphs(self) -> DeviceGraphs | None:
@@ -188,6 +194,11 @@ class Engine:
             self._store.restore()
             self.report.adopted_bytes = 0
 
+    def lay_plain(self) -> None:
+        """Let others find the weights with the strides that the module gave them, until the next call. Graphs stay as they are."""
+        with self._store.lock:
+            self._store.lay_plain()
+
     # -- a signature's first call ----------------------------------------------------------------------------------------
 
     @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
@@ -202,8 +213,8 @@ class Engine:
         self.reporter.announce("tracing")
         variant = Variant(SignatureReport(str(signature)), signature.layout)
         traced_now = partial(self._thrashing.traced, signature.layout, self._why_again(signature))
-        adopted = self.report.adopted_bytes > 0
         failure: str | None = None
+        self._store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
             result, trace, variant.guard = self._tracer.record(module, signature, device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
@@ -231,13 +242,11 @@ class Engine:
         try:
             if variant.guard is not None and variant.guard.hooked:
                 raise CaptureError(variant.guard.hooked)
-            if adopted:  # its weights are channels_last by now, and so may be its result: the host shall get what it always got
-                result = _contiguous(result)
-            fused = self._fuse(variant, trace, signature, device, result, adopted)
+            fused = self._fuse(variant, trace, signature, device, result)
             self._backoff.succeeded(signature.key)
             variant.tally = traced_now()
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
-        except WeightsElsewhere as error:
+        except (WeightsElsewhere, WeightsChanged) as error:
             self._try_later(signature.key, str(error))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
             self._out_of_memory(error)
@@ -248,12 +257,12 @@ class Engine:
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
         return result
 
-    def _fuse(self, variant: Variant, trace: Trace, signature: Signature, device: torch.device, recorded: Any, plain_layouts: bool) -> Any:
+    def _fuse(self, variant: Variant, trace: Trace, signature: Signature, device: torch.device, recorded: Any) -> Any:
         """Make the variant's program and prove it. Returns what it computes in the place of the ``recorded`` result."""
         backend = self._graphs.backend if self._graphs else None
         progress = partial(self.reporter.announce, "tracing")
         with autocast_off():  # constants are folded and kernels timed as they will run
-            program = lower(trace, device, self._store, self.config, backend, variant.report, plain_layouts, progress)
+            program = lower(trace, device, self._store, self.config, backend, variant.report, progress)
         variant.graphed = GraphedProgram(program, trace.outputs, self._store, device, self._graphs, variant.report, self.reporter)
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
         with self._store.pinned(device):
@@ -266,6 +275,7 @@ class Engine:
             if self.report.device:
                 self.reset()
             self._graphs, self._on, self.report.device = graphs, device, str(device)
+            self._store.lock = graphs.lock if graphs else self._lock
 
     def _waiting(self, signature: Signature) -> str | None:
         """Why a call without a trace isn't traced now; None where it is."""
@@ -307,8 +317,3 @@ class Engine:
             self._store.restore()  # nothing needs the weights laid out anew: eager gives the very bits that it gave before
             self.report.adopted_bytes = 0
         self.reporter.gave_up(reason)
-
-
-def _contiguous(result: Any) -> Any:
-    """``result`` with every tensor contiguous."""
-    return _pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, result)

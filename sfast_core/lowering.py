@@ -39,7 +39,6 @@ def lower(
     config: CompileConfig,
     backend: Backend | None,
     report: SignatureReport,
-    plain_layouts: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
@@ -51,12 +50,11 @@ def lower(
         config: what may be done.
         backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
-        plain_layouts: the results are to be contiguous, however the recorded call returned them.
         progress: told how much of the compiling and measuring of kernels is done, from 0 to 1, by several threads.
     """
     start = time.perf_counter()
     graph = trace.graph
-    layouts = _layouts(graph, plain_layouts)
+    layouts = _layouts(graph)
     ops, target = all_ops().values(), probed(device)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
@@ -84,10 +82,10 @@ def lower(
     return program
 
 
-def _layouts(graph: Graph, plain: bool) -> tuple[Layout, ...]:
+def _layouts(graph: Graph) -> tuple[Layout, ...]:
     (output,) = [node for node in graph.nodes if node.op == "output"]
     values = [(node.meta["val"], node.meta["device"]) for node in output.args[0]]
-    return tuple(Layout(tuple(val.shape), _dense(val.contiguous() if plain else val), val.dtype, device) for val, device in values)
+    return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
 
 
 def _dense(val: torch.Tensor) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from .autocast import autocast_off
 from .eligible import device_of
-from .errors import CaptureError
+from .errors import CaptureError, GradientsRecorded
 from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
@@ -13,6 +13,7 @@ from .weights import WeightRef, WeightSource
 __all__ = [
     "CaptureError",
     "Guard",
+    "GradientsRecorded",
     "OutputSpec",
     "Recorded",
     "Recorder",

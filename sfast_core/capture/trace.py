@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .errors import CaptureError
+from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .recorder import Recorder
@@ -163,19 +163,22 @@ def record(
         return result, Untraceable("it draws random numbers"), Guard(reads)
     if _foreign_random_state() != foreign_state:  # by this call, or meanwhile by another thread: then not the next time
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
+    if setting := changed_setting(torch_state(), settings):
+        return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
     return result, *_traced(result, recorder, reads, start)
 
 
 def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
     try:
-        if setting := changed_setting(torch_state(), settings):
-            raise CaptureError(f"the call itself changes PyTorch's setting {setting!r}")
         spec, tensors = split_result(result)
         if reads.refused is not None:
             raise CaptureError(reads.refused)
     except CaptureError as error:
         return Untraceable(str(error)), Guard(reads)
+    # By a tensor that is no parameter, or because the forward turns gradients on itself.
+    if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
+        return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
     try:
         effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:

@@ -60,7 +60,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
     """Every pass by name, in order.
 
     Args:
-        may_pack: says which weights may share storage; None leaves all weights as they lie.
+        may_pack: says which weights may share storage, and of a single one whether it may be laid out anew; None leaves all as they lie.
         has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
     """
     table: dict[str, Pass] = {
@@ -99,7 +99,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
             "pack_context": lambda graph: pack_context(graph, allowed),
             "pack_embedding": lambda graph: pack_embedding(graph, allowed),
             "pack_qkv": lambda graph: pack_qkv(graph, allowed),
-            "convolutions_channels_last": convolutions_channels_last,
+            "convolutions_channels_last": lambda graph: convolutions_channels_last(graph, allowed),
         }
     table["simplify_shapes_again"] = simplify_shapes
     return table
