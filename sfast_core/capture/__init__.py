@@ -7,7 +7,8 @@ from .errors import CaptureError
 from .guard import StructureGuard
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
-from .trace import OutputSpec, Trace, Untraceable, record, recording
+from .thread_state import ThreadState, recording
+from .trace import OutputSpec, Trace, Untraceable, record
 from .tracer import Guard, Tracer
 from .weights import WeightRef, WeightSource
 
@@ -18,6 +19,7 @@ __all__ = [
     "Recorder",
     "Signature",
     "StructureGuard",
+    "ThreadState",
     "Trace",
     "Tracer",
     "Untraceable",

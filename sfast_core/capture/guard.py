@@ -23,7 +23,7 @@ from .equality import CONTAINERS, SIMPLE, equal, plain, unchanged
 from .objects import ObjectGuard, functions_of, objects_of
 from .places import Places
 
-_LEAVES = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.Embedding)
+LEAVES = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.Embedding)
 #: What steers such a layer besides its weights. Seamless tiling sets a convolution's padding, or replaces what pads.
 _STEERING: tuple[tuple[type, tuple[str, ...]], ...] = (
     (torch.nn.modules.conv._ConvNd, ("padding_mode", "padding", "_reversed_padding_repeated_twice", "stride", "dilation", "groups", "_conv_forward")),
@@ -86,7 +86,7 @@ class StructureGuard:
         own = module.__dict__
         if is_root:
             self._watch(path, "_modules", own["_modules"])
-        elif isinstance(module, _LEAVES):
+        elif isinstance(module, LEAVES):
             steering = (name for kind, names in _STEERING if isinstance(module, kind) for name in names)
             self._leaves.append((path, own, ("forward", "training", *steering, *_numbers(module))))
             for part in _CONTENTS:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .bystanders import BystanderGuard
 from .errors import CaptureError
 from .guard import StructureGuard
 from .kept_tensors import kept_tensors, replaced
@@ -50,6 +51,7 @@ class Tracer:
             Exception: what the module's own code raised.
         """
         guard = StructureGuard(module)
+        again = BystanderGuard(module) if signature.key in self._changing else None
         kept = kept_tensors(module)
         try:
             result, trace = record(call, signature.tensors, module, device, self._leaf_scope)
@@ -61,6 +63,7 @@ class Tracer:
         if change is None:
             return result, trace, guard
         # A counter, a cache, a kept result: a replay would not change it again.
-        trace = Untraceable(f"the call itself changes the module: {change}", passing=signature.key not in self._changing)
+        if again is not None:
+            again.settle()
         self._changing.add(signature.key)
-        return result, trace, None
+        return result, Untraceable(f"the call itself changes the module: {change}", passing=again is None), again

@@ -161,7 +161,7 @@ class WeightStore:
         """
         restored = 0
         with torch.inference_mode(False), torch.no_grad():
-            for ref, before in self._touched.items():
+            for ref, before in list(self._touched.items()):
                 tensor = _table(ref).get(ref.name) if ref.owner() is not None else None
                 if tensor is None:
                     continue
