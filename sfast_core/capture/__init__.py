@@ -6,7 +6,8 @@ from .errors import CaptureError, GradientsRecorded
 from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
-from .trace import OutputSpec, Trace, Untraceable, record, recording
+from .thread_state import ThreadState, recording
+from .trace import OutputSpec, Trace, Untraceable, record
 from .tracer import Recorded, Tracer
 from .weights import WeightRef, WeightSource
 
@@ -18,6 +19,7 @@ __all__ = [
     "Recorded",
     "Recorder",
     "Signature",
+    "ThreadState",
     "Trace",
     "Tracer",
     "Untraceable",

@@ -76,11 +76,6 @@ class Untraceable:
     changing: bool = False
 
 
-def recording() -> bool:
-    """Whether this thread is inside a recorded call."""
-    return any(isinstance(mode, Recorder) for mode in torch.overrides._get_current_function_mode_stack())
-
-
 def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
     """Take a call's result apart.
 

@@ -22,6 +22,7 @@ from ..native.counters import Counters
 from ..native.driver import CaptureStatus, capture_status
 from .collector import collector_paused
 from .failed_capture import check_capture, clear_frames, tensors_of, undo_capture
+from .forks import renew_in_children
 from .memset_nodes import editable_graph, instantiate_without_memsets
 from .rehearsal import Rehearsal
 
@@ -288,10 +289,20 @@ class DeviceGraphs:
 
     def __init__(self, backend: Backend) -> None:
         self.lock = threading.RLock()
+        renew_in_children(self)
         self.backend = backend
         self._graphs: OrderedDict[int, Captured] = OrderedDict()
+        self._of_the_parent: list[Captured] = []
         self.captures = 0
         self.evictions = 0
+
+    def renew(self) -> None:
+        """In a forked child: the thread that holds the lock isn't there, and the graphs are the parent's, who alone can release them."""
+        self.lock = threading.RLock()
+        for graph in self._graphs.values():
+            graph.alive = False
+        self._of_the_parent += self._graphs.values()
+        self._graphs.clear()
 
     @property
     def bytes(self) -> int:

@@ -26,7 +26,6 @@ from .bound import table_of
 from .memory import Strides, gradients_wanted, is_shared, lay, move, own_copy, parts
 from .saving import PlainWhenSaved, tensor_at
 
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

@@ -10,10 +10,10 @@ import torch
 from torch.utils import _pytree
 
 from .equality import Equality
+from .given import itself
 from .kinds import Kind, kind_of
 from .origin import Origin
 from .read_set import MISSING, Held, ReadSet, Seen, _copy
-from .given import itself
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
 _EXTENDING = frozenset({"append", "extend"})

@@ -113,11 +113,11 @@ class Guard:
         self._objects, self._types = [value for _, value in modules], [seen.cls for seen, _ in modules]
         self._type_origins = [seen.origin for seen, _ in modules]
         self._weak = [seen for seen in reads.seen.values() if seen.kind is not Kind.MODULE or seen.get() is root]
-        sized = [seen for seen in reads.seen.values() if seen.table is not None and (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
+        sized = [seen for seen in reads.seen.values() if (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
         whole = root is not None and any(seen.every and seen.get() is root for seen in reads.seen.values())
         self._root_names = set(root.__dict__) if whole and root is not None else None
         loose = frozenset(reads.loose)
-        self._sized = [(seen.table, frozenset(seen.table or ()), None if seen.every else loose, seen.origin) for seen in sized]
+        self._sized = [(seen.table, frozenset(seen.table), None if seen.every else loose, seen.origin) for seen in sized if seen.table is not None]
         self._sizes = [len(table) for table, *_ in self._sized]
 
     def changed(self, module: torch.nn.Module) -> str | None:

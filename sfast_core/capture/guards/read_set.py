@@ -548,7 +548,7 @@ class ReadSet:
         gone = {id(seen) for seen in self.seen.values() if _is_gone(seen)}
         self.seen = {key: seen for key, seen in self.seen.items() if id(seen) not in gone}
         self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) not in gone}
-        self.asked = {key: asked for key, asked in self.asked.items() if not (id(asked.of[-1]) in gone)}
+        self.asked = {key: asked for key, asked in self.asked.items() if id(asked.of[-1]) not in gone}
         alive = len(self.held) + 1
         while len(self.held) < alive:  # one that is gone held others
             alive = len(self.held)
