@@ -271,6 +271,17 @@ def test_sums_in_float16_are_a_plan_of_their_own(memory: Memory, rank: int, op: 
     assert memory.sums == [64, 68] and memory.ranks == [rank] * 4
 
 
+@pytest.mark.skipif(not torch.cuda.is_available() or library.why_no_library() is not None, reason="needs a CUDA device and its cuBLASLt")
+@pytest.mark.parametrize("rank", range(plans.RANKS))
+def test_sums_in_float16_on_a_gpu(rank: int) -> None:
+    x, weight, bias, residual = (torch.randn(shape, device="cuda").half() for shape in ((512, 640), (320, 640), (320,), (512, 320)))
+    impl = IMPLS[plans.RANKS + rank]
+    for args in ((x, weight), (x, weight, bias), (x, weight, bias, residual)):
+        got, expected = impl.launch(*args), linear_add(*(arg.double() for arg in args)) if len(args) == 4 else F.linear(*(arg.double() for arg in args))
+        assert 0 < ((got.double() - expected).norm() / expected.norm()).item() < 1e-2
+        assert torch.equal(got, impl.launch(*args))
+
+
 ALLOWED = replace(GPU, numerics=Numerics(fp16_accumulation=True))
 
 
