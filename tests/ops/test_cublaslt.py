@@ -271,7 +271,7 @@ def test_sums_in_float16_are_a_plan_of_their_own(memory: Memory, rank: int, op: 
     assert memory.sums == [64, 68] and memory.ranks == [rank] * 4
 
 
-@pytest.mark.skipif(not torch.cuda.is_available() or library.why_no_library() is not None, reason="needs a CUDA device and its cuBLASLt")
+@pytest.mark.gpu
 @pytest.mark.parametrize("rank", range(plans.RANKS))
 def test_sums_in_float16_on_a_gpu(rank: int) -> None:
     x, weight, bias, residual = (torch.randn(shape, device="cuda").half() for shape in ((512, 640), (320, 640), (320,), (512, 320)))
