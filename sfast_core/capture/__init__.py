@@ -2,7 +2,7 @@
 
 from .autocast import autocast_off
 from .called import stands_for
-from .eligible import device_of
+from .eligible import device_of, what_watches
 from .errors import CaptureError
 from .guard import StructureGuard
 from .recorder import Recorder
@@ -32,4 +32,5 @@ __all__ = [
     "recording",
     "snapshot",
     "stands_for",
+    "what_watches",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from .eligible import as_written
 from .errors import CaptureError
 from .recorder import Recorder
 from .weights import WeightTable
@@ -122,7 +123,7 @@ def record(
     start = time.perf_counter()
     state, foreign_state = _random_state(device), _foreign_random_state()
     recorder = Recorder(inputs, WeightTable(root))
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), recorder:
+    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), recorder:
         try:
             result = call()
         except Exception as error:

@@ -50,8 +50,11 @@ class Tracer:
             CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause, its ``guard`` this one.
             Exception: what the module's own code raised.
         """
-        guard = StructureGuard(module)
-        again = BystanderGuard(module) if signature.key in self._changing else None
+        try:
+            guard = StructureGuard(module)
+            again = BystanderGuard(module) if signature.key in self._changing else None
+        except Exception as error:  # a module of TorchScript's has other tables
+            raise CaptureError(f"what steers it can't be read: {type(error).__name__}: {error}") from error
         kept = kept_tensors(module)
         try:
             result, trace = record(call, signature.tensors, module, device, self._leaf_scope)

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import torch
 
+from ..forks import renew_in_children
 from ..native import counters
 from ..native.counters import Counters
 from .collector import collector_paused
-from .forks import renew_in_children
 from .memset_nodes import editable_graph, instantiate_without_memsets
 
 Tensors = Sequence[torch.Tensor]
