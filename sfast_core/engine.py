@@ -97,6 +97,7 @@ class Engine:
             if isinstance(error, GradientsRecorded):
                 with self._store.lock:
                     self._store.leave_to_autograd()
+                    self.report.adopted_bytes = self._store.adopted_bytes
             return self.run_eager(str(error), eager)
         graphs = device_graphs(device)
         with graphs.lock if graphs else self._lock:
