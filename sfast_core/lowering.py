@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from .capture import Trace
 from .capture.nodes import take_apart
+from .capture.recorder import function_name
 from .choices import Choices
 from .config import CompileConfig
 from .ops import all_ops
@@ -74,6 +75,7 @@ def lower(
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=layouts,
         capturable="there is no CUDA device" if backend is None else _why_not_capturable(graph, device),
+        kept=trace.kept,
     )
     take_apart(graph)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
@@ -93,12 +95,25 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
     for node in graph.nodes:
+        if node.op != "placeholder" and _copies_from_python(node):
+            return f"{node.name} copies values from the CPU at each call"
         elsewhere = node.meta.get("device")
         if elsewhere is not None and elsewhere != device and node.op != "placeholder":
             return f"{node.name} is computed on {elsewhere}"
         if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
             return f"{node.name} is on {elsewhere}"
     return None
+
+
+def _copies_from_python(node: Node) -> bool:
+    """Whether a call makes a tensor of Python's values, as those do that the passes couldn't turn into constants."""
+    name = function_name(node.target)
+    if name in ("tensor", "new_tensor", "as_tensor", "asarray", "tensor_of"):
+        return not (node.args and isinstance(node.args[0], Node) and name in ("as_tensor", "asarray"))
+    if name not in ("__getitem__", "__setitem__", "setitem"):
+        return False
+    index = node.args[1]
+    return any(isinstance(item, list) for item in (index if isinstance(index, tuple) else (index,)))
 
 
 def _counted(jobs: list[Job], progress: Callable[[float], None] | None) -> list[Job]:

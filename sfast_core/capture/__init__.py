@@ -1,23 +1,25 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
-from .called import stands_for
 from .eligible import device_of
 from .errors import CaptureError, GradientsRecorded
-from .guard import StructureGuard
+from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
-from .trace import OutputSpec, Trace, Untraceable, record, recording
-from .tracer import Tracer
+from .thread_state import ThreadState, recording
+from .trace import OutputSpec, Trace, Untraceable, record
+from .tracer import Recorded, Tracer
 from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
+    "Guard",
     "GradientsRecorded",
     "OutputSpec",
+    "Recorded",
     "Recorder",
     "Signature",
-    "StructureGuard",
+    "ThreadState",
     "Trace",
     "Tracer",
     "Untraceable",

@@ -30,6 +30,7 @@ from .graph import drop_unused, drop_unused_weights
 from .pack_context import pack_context
 from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
+from .place_constants import place_constants
 from .recover_attention import recover_attention
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
@@ -71,6 +72,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "simplify_shapes": simplify_shapes,
         "share_common": share_common,
         "fold_constants": fold_constants,
+        "place_constants": place_constants,
         "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
         "recover_attention": recover_attention,
         "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
