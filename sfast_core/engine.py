@@ -127,6 +127,7 @@ class Engine:
             if isinstance(error, GradientsRecorded):
                 with self._store.lock:
                     self._store.leave_to_autograd()
+                    self.report.adopted_bytes = self._store.adopted_bytes
             return self.run_eager(str(error), eager)
         on, before = self._on(device), ThreadState()
         with on.lock:
