@@ -98,11 +98,11 @@ class Engine:
         graphs = device_graphs(device)
         with graphs.lock if graphs else self._lock:
             self._move_to(graphs, device)
-            first_call = lambda: self._first_call(module, signature, device, lambda: original(*args, **kwargs), eager)  # noqa: E731
+            first_call = lambda: self._first_call(module, signature, device, original, lambda: original(*args, **kwargs), eager)  # noqa: E731
             variant = self._variants.take(signature.key)
             replayed = self._replay_ahead(variant, signature, device)
-            if change := self._tracer.changed(module):
-                self._trace_again(change)
+            if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
+                self._trace_again(signature.key, change)
                 variant = None
             if variant is None:
                 waiting = self._waiting(signature)
@@ -124,7 +124,7 @@ class Engine:
                     variant.release()
                     reason = str(error)
                 except WeightsChanged as error:
-                    self._trace_again(str(error))
+                    self._trace_again(signature.key, str(error))
                     waiting = self._waiting(signature)
                     if waiting is None:
                         return first_call()
@@ -166,7 +166,8 @@ class Engine:
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs. The next call traces again."""
-        self._forget()
+        self._variants.clear()
+        self._backoff.clear()
         self._thrashing.clear()
 
     def release_graphs(self) -> None:
@@ -190,7 +191,13 @@ class Engine:
 
     @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
     def _first_call(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, traced: Callable[[], Any], eager: Callable[[], Any]
+        self,
+        module: torch.nn.Module,
+        signature: Signature,
+        device: torch.device,
+        original: Forward,
+        traced: Callable[[], Any],
+        eager: Callable[[], Any],
     ) -> Any:
         self.reporter.announce("tracing")
         variant = Variant(SignatureReport(str(signature)), signature.layout)
@@ -198,9 +205,10 @@ class Engine:
         adopted = self.report.adopted_bytes > 0
         failure: str | None = None
         try:
-            result, trace = self._tracer.record(module, signature, device, traced)
+            result, trace, variant.guard = self._tracer.record(module, signature, device, traced, original)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
+            variant.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
             result = self.run_eager(failure, eager)
             if not passing:  # the plain call went well: don't run this signature twice each time
@@ -221,8 +229,8 @@ class Engine:
             self._give_up(variant, f"it can't be traced: {trace.reason}")
             return result
         try:
-            if self._tracer.hooked:
-                raise CaptureError(self._tracer.hooked)
+            if variant.guard is not None and variant.guard.hooked:
+                raise CaptureError(variant.guard.hooked)
             if adopted:  # its weights are channels_last by now, and so may be its result: the host shall get what it always got
                 result = _contiguous(result)
             fused = self._fuse(variant, trace, signature, device, result, adopted)
@@ -263,15 +271,12 @@ class Engine:
         """Why a call without a trace isn't traced now; None where it is."""
         return self._backoff.reason(signature.key) or self._thrashing.reason(signature.layout)
 
-    def _trace_again(self, change: str) -> None:
+    def _trace_again(self, key: Hashable, change: str) -> None:
+        """What was found out about this signature holds no more. Others are looked at when they are called."""
         self.reporter.say(f"{change}: tracing again")
         self._change = change
-        self._forget()
-
-    def _forget(self) -> None:
-        self._variants.clear()
-        self._backoff.clear()
-        self._tracer.forget()
+        self._variants.remove(key)
+        self._backoff.succeeded(key)
 
     def _why_again(self, signature: Signature) -> str:
         """What is different from the calls that were traced before, should that happen again and again."""

@@ -76,6 +76,7 @@ def lower(
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=layouts,
         capturable="there is no CUDA device" if backend is None else _why_not_capturable(graph, device),
+        kept=trace.kept,
     )
     take_apart(graph)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from .capture import Guard
 from .graphed import GraphedProgram
 from .report import ModuleReport, SignatureReport
 from .runtime.thrashing import Tally
@@ -13,12 +14,13 @@ from .runtime.thrashing import Tally
 
 @dataclass(eq=False)
 class Variant:
-    """One signature: its program, or without one the ``reason`` why it runs eager for good."""
+    """One signature: its program, or without one the ``reason`` why it runs eager. Either holds until the ``guard`` says that it doesn't."""
 
     report: SignatureReport
     layout: Hashable
     graphed: GraphedProgram | None = None
     reason: str = "its first call was interrupted"
+    guard: Guard | None = None
     tally: Tally = field(default_factory=Tally)
 
     def release(self) -> None:
@@ -53,12 +55,11 @@ class Variants:
         self._variants[key] = variant
         self._report.signatures.append(variant.report)
         while len(self._variants) > at_most:
-            oldest = next(iter(self._variants))
-            self._variants[oldest].release()
-            self.remove(oldest)
+            self.remove(next(iter(self._variants)))
 
     def remove(self, key: Hashable) -> None:
-        """Forget this signature."""
+        """Forget this signature and release its graph."""
+        self._variants[key].release()
         self._report.signatures.remove(self._variants.pop(key).report)
 
     def clear(self) -> None:

@@ -194,6 +194,21 @@ def test_a_change_below_the_module_is_traced_anew(name: str) -> None:
     assert calls(handle) == {"traced": 2, "fused": 1}
 
 
+def test_a_change_is_looked_for_by_each_signature_when_it_is_called() -> None:
+    handle = compiled(TransformerBlock(8, 12).eval())
+    two, three = ((torch.randn(rows, 5, 8), torch.randn(rows, 3, 12)) for rows in (2, 3))
+    for inputs in (two, three, two):
+        check(handle, *inputs)
+    handle.module.attn1.heads = 4
+    check(handle, *two)
+    assert calls(handle) == {"traced": 3, "fused": 1}
+    handle.module.attn1.heads = 2  # as it was when the other one was traced
+    check(handle, *three)
+    assert calls(handle) == {"traced": 3, "fused": 2}
+    check(handle, *two)
+    assert calls(handle) == {"traced": 4, "fused": 2} and len(handle.engine.report.signatures) == 2
+
+
 def _step_in_a_block(net: nn.Module, step: int) -> dict[str, Any]:
     net.step = step
     return {}

@@ -77,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {
     "proof": {"capture"},
     "reporter": {"advice", "report"},
     "graphed": {"capture", "config", "proof", "report", "reporter", "runtime"},
-    "variants": {"graphed", "report", "runtime"},
+    "variants": {"capture", "graphed", "report", "runtime"},
     "engine": {"capture", "config", "graphed", "lowering", "report", "reporter", "runtime", "variants"},
     "ahead": {"ops", "runtime", "target"},
     "doctor": {"choices", "native", "ops", "target"},

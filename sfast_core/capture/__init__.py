@@ -1,10 +1,9 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
-from .called import stands_for
 from .eligible import device_of
 from .errors import CaptureError
-from .guard import StructureGuard
+from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
 from .trace import OutputSpec, Trace, Untraceable, record, recording
@@ -13,10 +12,10 @@ from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
+    "Guard",
     "OutputSpec",
     "Recorder",
     "Signature",
-    "StructureGuard",
     "Trace",
     "Tracer",
     "Untraceable",

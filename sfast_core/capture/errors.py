@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .guards import Guard
+
 
 class CaptureError(Exception):
-    """The call can't be captured faithfully. The message is the reason, for the report and the log."""
+    """The call can't be captured faithfully. The message is the reason, for the report and the log.
+
+    Attributes:
+        guard: tells when the reason holds no more, where a recorded call has failed; else None.
+    """
+
+    guard: Guard | None = None

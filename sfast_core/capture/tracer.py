@@ -1,22 +1,21 @@
-"""Traces of one module's calls, and whether they still hold."""
+"""Records calls of one module, each with what tells later whether its trace, or the reason why there is none, still holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from .guard import StructureGuard
-from .kept_tensors import kept_tensors, replaced
+from .errors import CaptureError
+from .guards import CodeCache, Guard, ReadSet
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
 
 class Tracer:
-    """Records calls of one module, and watches whether the module is as its traces have found it.
-
-    It doesn't hold the module.
+    """Records calls of one module. It holds neither the module nor any trace.
 
     Args:
         leaf_scope: a host's context around recorded calls, see :func:`record`.
@@ -24,41 +23,33 @@ class Tracer:
 
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
         self._leaf_scope = leaf_scope
-        self._guard: StructureGuard | None = None  # None: there is no trace that it would guard
+        self._codes = CodeCache()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
 
-    @property
-    def hooked(self) -> str | None:
-        """Why the traces of this module can't be trusted, or None."""
-        return None if self._guard is None else self._guard.hooked
-
-    def changed(self, module: torch.nn.Module) -> str | None:
-        """What changed below ``module`` since its traces, in words; None where they hold, or where there are none."""
-        if self._guard is None:
-            return None
-        return self._guard.changed() if self._guard.is_of(module) else "another module is in its place"
-
     def record(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, call: Callable[[], Any]
-    ) -> tuple[Any, Trace | Untraceable]:
-        """Run ``call()`` once and record it. As :func:`record`, and a call that changes its module leaves no trace.
+        self, module: torch.nn.Module, signature: Signature, device: torch.device, call: Callable[[], Any], entry: Any
+    ) -> tuple[Any, Trace | Untraceable, Guard | None]:
+        """Run ``call()`` once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
+
+        Args:
+            entry: the forward that ``call`` calls.
+
+        Returns:
+            the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed.
 
         Raises:
             CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
             Exception: what the module's own code raised.
         """
-        guard = self._guard if self._guard is not None and self._guard.is_of(module) else StructureGuard(module)
-        kept = kept_tensors(module)
-        result, trace = record(call, signature.tensors, module, device, self._leaf_scope)
-        left_behind = replaced(kept, kept_tensors(module))
-        change = guard.changed() or (f"{left_behind} is another tensor" if left_behind else None)
-        if change:  # a counter, a cache, a kept result: a replay would not change it again
-            trace = Untraceable(f"the call itself changes the module: {change}", passing=signature.key not in self._changing)
+        reads = ReadSet(module, entry, self._codes)
+        try:
+            result, trace, guard = record(call, signature.tensors, module, device, reads, self._leaf_scope)
+        except CaptureError as error:
+            reads.finish()
+            error.guard = Guard(reads)
+            raise
+        if isinstance(trace, Untraceable) and trace.changing:
+            # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
+            trace = replace(trace, passing=signature.key not in self._changing)
             self._changing.add(signature.key)
-        if not (isinstance(trace, Untraceable) and trace.passing):
-            self._guard = guard if change is None else None
-        return result, trace
-
-    def forget(self) -> None:
-        """There are no traces any more."""
-        self._guard = None
+        return result, trace, guard

@@ -45,6 +45,15 @@ class WeightRef:
             raise ReferenceError(f"the module that held the weight {self} is gone")
         return owner
 
+    def table(self) -> dict[str, Any]:
+        """Where the module keeps it by its name.
+
+        Raises:
+            ReferenceError: the module is gone.
+        """
+        module = self.module()
+        return next((table for table in (module._parameters, module._buffers) if self.name in table), module.__dict__)
+
     def tensor(self) -> torch.Tensor:
         """The tensor that is there now.
 
