@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from .capture import Trace
 from .capture.nodes import take_apart
+from .capture.recorder import function_name
 from .choices import Choices
 from .config import CompileConfig
 from .ops import all_ops
@@ -38,7 +39,6 @@ def lower(
     config: CompileConfig,
     backend: Backend | None,
     report: SignatureReport,
-    plain_layouts: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
@@ -50,12 +50,11 @@ def lower(
         config: what may be done.
         backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
-        plain_layouts: the results are to be contiguous, however the recorded call returned them.
         progress: told how much of the compiling and measuring of kernels is done, from 0 to 1, by several threads.
     """
     start = time.perf_counter()
     graph = trace.graph
-    layouts = _layouts(graph, plain_layouts)
+    layouts = _layouts(graph)
     ops, target = all_ops().values(), probed(device)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
@@ -83,10 +82,10 @@ def lower(
     return program
 
 
-def _layouts(graph: Graph, plain: bool) -> tuple[Layout, ...]:
+def _layouts(graph: Graph) -> tuple[Layout, ...]:
     (output,) = [node for node in graph.nodes if node.op == "output"]
     values = [(node.meta["val"], node.meta["device"]) for node in output.args[0]]
-    return tuple(Layout(tuple(val.shape), _dense(val.contiguous() if plain else val), val.dtype, device) for val, device in values)
+    return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
 
 
 def _dense(val: torch.Tensor) -> tuple[int, ...]:
@@ -96,12 +95,25 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
     for node in graph.nodes:
+        if node.op != "placeholder" and _copies_from_python(node):
+            return f"{node.name} copies values from the CPU at each call"
         elsewhere = node.meta.get("device")
         if elsewhere is not None and elsewhere != device and node.op != "placeholder":
             return f"{node.name} is computed on {elsewhere}"
         if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
             return f"{node.name} is on {elsewhere}"
     return None
+
+
+def _copies_from_python(node: Node) -> bool:
+    """Whether a call makes a tensor of Python's values, as those do that the passes couldn't turn into constants."""
+    name = function_name(node.target)
+    if name in ("tensor", "new_tensor", "as_tensor", "asarray", "tensor_of"):
+        return not (node.args and isinstance(node.args[0], Node) and name in ("as_tensor", "asarray"))
+    if name not in ("__getitem__", "__setitem__", "setitem"):
+        return False
+    index = node.args[1]
+    return any(isinstance(item, list) for item in (index if isinstance(index, tuple) else (index,)))
 
 
 def _counted(jobs: list[Job], progress: Callable[[float], None] | None) -> list[Job]:

@@ -42,7 +42,7 @@ class Chain:
         below: the attributes and items with constant keys that are read of what is there.
         loaded: the place itself is read.
         content: the value itself is used: called, compared, iterated over, handed on. If not, only what is ``below`` is read of it.
-        written: something is put into it: an item, a further element.
+        written: the methods by which something is put into it, ``__setitem__`` for an item.
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
     """
@@ -52,7 +52,8 @@ class Chain:
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
-        self.content = self.loaded = self.written = self.stored = self.every = False
+        self.written: set[str] = set()
+        self.content = self.loaded = self.stored = self.every = False
 
     def at(self, key: Key) -> Chain | None:
         """What is read at ``key`` below; None where that is too deep."""
@@ -69,7 +70,7 @@ class Chain:
     @property
     def followed(self) -> bool:
         """Whether something is read of, or put into, what is there."""
-        return bool(self.below) or self.content or self.written or self.every
+        return bool(self.below) or self.content or bool(self.written) or self.every
 
 
 @dataclass
@@ -254,7 +255,7 @@ class _Reader:
             self._escape(argument)
         if called.method in _MUTATORS:
             for chain in called.chains:
-                chain.written = True
+                chain.written.add(str(called.method))
         else:
             self._escape(called)
         self._stack.append(_UNKNOWN)
@@ -347,7 +348,7 @@ class _Reader:
 
     def _write(self, value: _Value) -> None:
         for chain in value.chains:
-            chain.written = True
+            chain.written.add("__setitem__")
 
     def _pop(self) -> _Value:
         return self._stack.pop() if self._stack else _UNKNOWN
@@ -361,8 +362,6 @@ class _Reader:
     def _escape(self, value: _Value) -> None:
         """It is used as what it is, in a way that isn't followed."""
         for chain in value.chains:
-            if value.method is not None:
-                chain.written = True
             chain.content = True
         if value.builtin in _DYNAMIC or value.builtin in _LISTING:
             self._listings += 1

@@ -44,11 +44,11 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
                 return uncast(*args, **kwargs)
 
         stands_for(named_cast, cast)
-        comfy.ops.cast_bias_weight = named_cast
-        if uncast is not None:
-            stands_for(unrecorded_uncast, uncast)
-            comfy.ops.uncast_bias_weight = unrecorded_uncast
+        stands_for(unrecorded_uncast, uncast)
         try:
+            comfy.ops.cast_bias_weight = named_cast
+            if uncast is not None:
+                comfy.ops.uncast_bias_weight = unrecorded_uncast
             yield
         finally:
             comfy.ops.cast_bias_weight = cast

@@ -91,5 +91,5 @@ def fresh_state(model: Any) -> Iterator[None]:
 
 
 def _graphs() -> list[Any]:
-    found = {id(graphs): graphs for state in states() if (graphs := state.engine.graphs) is not None}
+    found = {id(on.graphs): on.graphs for state in states() for on in state.engine.devices if on.graphs is not None}
     return list(found.values())
