@@ -84,7 +84,8 @@ class Guard:
         for asked in reads.asked.values():
             asked.then = self._noted(asked.then)
         for seen in reads.seen.values():
-            seen.before, seen.parts = {}, []
+            seen.before.clear()  # its weak reference's callback has it too
+            seen.parts = []
             seen.found = {name: self._noted(value) for name, value in seen.found.items()}
         for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
             cells = [(cell, self._noted(content)) for cell, content in cells]
