@@ -93,6 +93,7 @@ class _Monitored(Unwatched):
                 monitoring.use_tool_id(tool, "fast_compile")
                 monitoring.register_callback(tool, monitoring.events.PY_START, self._start)
                 monitoring.set_events(tool, monitoring.events.PY_START)
+                monitoring.restart_events()  # a tool that had this number before may have had code forgotten
                 self._tool = tool
                 return self
         raise LookupError("all of Python's monitoring tools are in use")
@@ -103,6 +104,7 @@ class _Monitored(Unwatched):
             monitoring.set_events(self._tool, 0)
             monitoring.register_callback(self._tool, monitoring.events.PY_START, None)
             monitoring.free_tool_id(self._tool)
+            monitoring.restart_events()  # and so may this one
             self._tool = None
 
     def _start(self, code: CodeType, offset: int) -> Any:
