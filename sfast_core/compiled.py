@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from types import MethodType
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ class _FastForward(_OwnForward):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._alive()
-        original = self.before if self.before is not None else functools.partial(type(module).forward, module)
+        original = self.before if self.before is not None else MethodType(type(module).forward, module)
         return self.engine.call(module, original, args, kwargs)
 
     def __reduce__(self) -> Any:
