@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -186,9 +186,9 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
 
 @contextmanager
 def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
-    try:
-        with watched(reads.started) as recorder.watch:
-            yield
-    except LookupError as error:
-        recorder.refuse(str(error), passing=True)
+    with ExitStack() as stack:
+        try:
+            recorder.watch = stack.enter_context(watched(reads.started))
+        except LookupError as error:  # of watching; one that the call raises is the call's
+            recorder.refuse(str(error), passing=True)
         yield
