@@ -52,6 +52,7 @@ class Guard:
         self._root_places = [place for place in places if place.table is own]
         for place in self._root_places:
             place.table = None  # it leads to the compiled state, and that to here
+        self._root_places = [place for place in self._root_places if place.name != "forward"]  # the compiled one, or what others put around it
         places = [place for place in places if place.table is not None]
         self._origins = [(place.origin, place.name) for place in places]
         self._tables, self._names = [place.table for place in places], [place.name for place in places]
@@ -71,6 +72,9 @@ class Guard:
         self._set_types(reads)
         self._hooks = hooks_of([seen.get() for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
         self.hooked = self._hooks.reason
+        for seen in reads.seen.values():
+            if seen.table is own:
+                seen.table = None  # as of its places
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
@@ -86,7 +90,7 @@ class Guard:
         for seen in reads.seen.values():
             seen.before.clear()  # its weak reference's callback has it too
             seen.parts = []
-            seen.found = {name: self._noted(value) for name, value in seen.found.items()}
+            seen.found = {name: self._noted(value) for name, value in seen.found.items() if name != "forward" or seen.get() is not reads.root()}
         for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
             cells = [(cell, self._noted(content)) for cell, content in cells]
             reads.functions[key] = function, code, defaults, keywords, cells, origin
