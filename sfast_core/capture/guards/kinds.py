@@ -132,7 +132,7 @@ def kind_of(value: Any) -> Kind:
 
 
 def _kind_of_object(value: Any, cls: type) -> Kind:
-    home = cls.__module__.partition(".")[0]
+    home = str(cls.__module__).partition(".")[0]  # a property in proxies
     if home == "numpy":
         return _kind_of_numpy(value, cls)
     if issubclass(cls, (torch._C.Generator, random.Random, io.IOBase)):
