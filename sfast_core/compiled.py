@@ -8,6 +8,7 @@ import inspect
 import operator
 import sys
 import weakref
+from types import MethodType
 from typing import Any
 
 import torch

@@ -123,7 +123,7 @@ def test_what_a_random_module_computes(seeds: range, request: pytest.FixtureRequ
             print(text)
         try:
             calls = check(text, seed)
-        except Exception as error:
+        except Exception:
             text, error = shortest(seed)
             pytest.fail(f"--fuzz-seed {seed}: {type(error).__name__}: {error}\n\n{text}", pytrace=False)
         if calls.get("eager") or not calls.get("fused"):

@@ -53,6 +53,7 @@ class Guard:
         self._root_places = [place for place in places if place.table is own]
         for place in self._root_places:
             place.table = None  # it leads to the compiled state, and that to here
+        self._root_places = [place for place in self._root_places if place.name != "forward"]  # the compiled one, or what others put around it
         places = [place for place in places if place.table is not None]
         self._places = Places(places, self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
@@ -86,8 +87,9 @@ class Guard:
         for asked in reads.asked.values():
             asked.then = self._noted(asked.then)
         for seen in reads.seen.values():
-            seen.before, seen.parts = {}, []
-            seen.found = {name: self._noted(value) for name, value in seen.found.items()}
+            seen.before.clear()  # its weak reference's callback has it too
+            seen.parts = []
+            seen.found = {name: self._noted(value) for name, value in seen.found.items() if name != "forward" or seen.get() is not reads.root()}
         for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
             cells = [(cell, self._noted(content)) for cell, content in cells]
             reads.functions[key] = function, code, defaults, keywords, cells, origin
