@@ -8,7 +8,6 @@ import inspect
 import operator
 import sys
 import weakref
-from types import MethodType
 from typing import Any
 
 import torch
