@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +120,7 @@ class _Finder:
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
         for table, before in ((seen.table, seen.before), *seen.parts):
-            if len(table) == len(before) and all(map(_is, table.values(), before.values())):
+            if len(table) == len(before) and all(map(operator.is_, table.values(), before.values())):
                 continue
             for name in {**before, **table}:
                 now, then = table.get(name, MISSING), before.get(name, MISSING)
@@ -155,7 +156,7 @@ class _Finder:
 
     def _list(self, held: Held, key: tuple[int, Any]) -> None:
         now, before = held.value, held.before
-        if len(now) == len(before) and all(map(_is, now, before)):
+        if len(now) == len(before) and all(map(operator.is_, now, before)):
             return
         if held.read:
             replaced = (was for is_now, was in zip(now, before, strict=False) if is_now is not was)
@@ -163,13 +164,13 @@ class _Finder:
                 self._refuse(key, held.origin)
             return
         new = now[len(before) :]
-        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(_is, now, before)) or not self._effects.add(now.extend, list(new)):
+        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(operator.is_, now, before)) or not self._effects.add(now.extend, list(new)):
             self._refuse(key, held.origin)
 
     def _dict(self, held: Held, key: tuple[int, Any]) -> None:
         now = held.value
         keys, values = held.before
-        if len(now) == len(keys) and all(map(_is, now, keys)) and all(map(_is, now.values(), values)):
+        if len(now) == len(keys) and all(map(operator.is_, now, keys)) and all(map(operator.is_, now.values(), values)):
             return
         before = dict(zip(keys, values, strict=True))
         changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
@@ -207,10 +208,6 @@ class _Finder:
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def _is(now: Any, then: Any) -> bool:
-    return now is then
 
 
 __all__ = ["Effects", "NotRepeated", "_copy", "effects_of"]
