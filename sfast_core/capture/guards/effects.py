@@ -56,7 +56,7 @@ class Effects:
 
     def add(self, do: Callable[[Any], None], value: Any) -> bool:
         """Note that ``do(value)`` is to be repeated; False where the value can't be made again."""
-        leaves, tree = _pytree.tree_flatten(value)
+        leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))  # a pytree makes a tuple of it
         found: list[tuple[int | None, Any]] = []
         for leaf in leaves:
             if type(leaf) in (torch.Tensor, torch.nn.Parameter):
