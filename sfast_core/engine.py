@@ -9,27 +9,39 @@ original forward runs instead, and the reason is logged once and counted in the 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
-from .capture import CaptureError, Signature, Trace, Tracer, Untraceable, autocast_off, device_of, difference, recording
+from .capture import (
+    CaptureError,
+    GradientsRecorded,
+    Recorded,
+    Signature,
+    ThreadState,
+    Trace,
+    Tracer,
+    Untraceable,
+    autocast_off,
+    device_of,
+    recording,
+    what_watches,
+)
 from .capture.trace import LeafScope
 from .config import CompileConfig
+from .forks import renew_in_children
 from .graphed import GraphedProgram
 from .lowering import lower
+from .on_device import OnDevice
 from .report import ModuleReport, SignatureReport
 from .reporter import OUT_OF_MEMORY, Reporter
-from .runtime.backoff import Backoff
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import Store, WeightsChanged, WeightsElsewhere, WeightStore
-from .runtime.thrashing import Thrashing
-from .variants import Variant, Variants
+from .variants import Variant
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]
@@ -38,12 +50,13 @@ Forward = Callable[..., Any]
 class Engine:
     """The compiled state of one module, without holding the module: the caller passes the original forward with each call.
 
-    Thread-safe. It keeps no tensor of the module's, only places below it.
+    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only places below it.
 
     Attributes:
         config: asked anew at each call.
         report: what became of the calls.
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
+        interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
     def __init__(
@@ -54,21 +67,33 @@ class Engine:
         store: Store | None = None,
     ) -> None:
         self.config = config
-        self.report = ModuleReport(name, settings={key: getattr(config, key) for key in CompileConfig.names()})
+        self.report = ModuleReport(name, settings=_settings(config))
         self.reporter = Reporter(self.report)
+        self.interruptions: tuple[type[BaseException], ...] = ()
         self._tracer = Tracer(leaf_scope)
         self._store: Store = store or WeightStore()
-        self._variants = Variants(self.report)
-        self._lock = threading.RLock()
-        self._graphs: DeviceGraphs | None = None
-        self._on = torch.device("cpu")
-        self._backoff = Backoff()
-        self._thrashing = Thrashing()
-        self._change = ""  # what made an end of the traces before
+        self._devices: dict[torch.device, OnDevice] = {}
+        self._last: OnDevice | None = None  # where the last call ran
+        renew_in_children(self)
 
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of a module starts uncompiled."""
         return None
+
+    def configure(self, config: CompileConfig | None, name: str | None = None) -> None:
+        """Take another config, another name for the report; None leaves what there is. Under another config all is traced anew."""
+        if name is not None:
+            self.report.name = name
+        if config is not None and config != self.config:
+            self.restore()
+            self.reset()
+            self.config = config
+            self.report.settings = _settings(config)
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have been in the middle of a call."""
+        self._devices, self._last = {}, None
+        self.report.signatures.clear()
 
     def call(
         self,
@@ -87,51 +112,67 @@ class Engine:
             kwargs: its keyword arguments, likewise.
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
         """
-        eager = eager or (lambda: original(*args, **kwargs))
+        arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
+        recorded = Recorded(original, lambda: original(*args, **kwargs), arguments)
+        eager = eager or recorded.call
         if recording():  # inside another module's recorded call
-            return eager()
+            with self._store.plain():
+                return eager()
+        if watching := what_watches():
+            return self.run_eager(watching, eager)
         try:
             signature = Signature(args, kwargs)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
+            if isinstance(error, GradientsRecorded):
+                with self._store.lock:
+                    self._store.leave_to_autograd()
+                    self.report.adopted_bytes = self._store.adopted_bytes
             return self.run_eager(str(error), eager)
-        graphs = device_graphs(device)
-        with graphs.lock if graphs else self._lock:
-            self._move_to(graphs, device)
-            first_call = lambda: self._first_call(module, signature, device, original, lambda: original(*args, **kwargs), eager)  # noqa: E731
-            variant = self._variants.take(signature.key)
-            replayed = self._replay_ahead(variant, signature, device)
-            if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
-                self._trace_again(signature.key, change)
-                variant = None
-            if variant is None:
-                waiting = self._waiting(signature)
-                if waiting is None:
-                    return first_call()
-                reason = waiting
-            elif variant.graphed is None:
-                reason = variant.reason
-            else:
-                try:
-                    with self._store.pinned(device):
-                        result = variant.graphed.run(signature.tensors, self.config, replayed)
-                    variant.tally.served += 1
-                    return result
-                except torch.cuda.OutOfMemoryError as error:
-                    self._out_of_memory(error)
-                    reason = OUT_OF_MEMORY
-                except WeightsElsewhere as error:
-                    variant.release()
-                    reason = str(error)
-                except WeightsChanged as error:
-                    self._trace_again(signature.key, str(error))
-                    waiting = self._waiting(signature)
+        on, before = self._on(device), ThreadState()
+        with on.lock:
+            try:
+                first_call = lambda: self._first_call(on, module, signature, recorded, eager)  # noqa: E731
+                variant = on.variants.take(signature.key)
+                replayed = self._replay_ahead(variant, signature, device)
+                if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
+                    self._trace_again(on, signature.key, change)
+                    variant = None
+                if variant is None:
+                    waiting = on.waiting(signature)
                     if waiting is None:
                         return first_call()
                     reason = waiting
-                except Exception as error:
-                    reason = f"the fused forward failed: {type(error).__name__}: {error}"
-                    self._give_up(variant, reason)
+                elif variant.graphed is None:
+                    reason = variant.reason
+                else:
+                    try:
+                        with self._store.pinned(device):
+                            result = variant.graphed.run(signature.tensors, self.config, replayed)
+                        variant.tally.served += 1
+                        return result
+                    except self.interruptions:
+                        raise
+                    except torch.cuda.OutOfMemoryError as error:
+                        self._out_of_memory(on, error)
+                        reason = OUT_OF_MEMORY
+                    except WeightsElsewhere as error:
+                        variant.release()
+                        reason = str(error)
+                    except GradientsRecorded as error:
+                        reason = str(error)
+                    except WeightsChanged as error:
+                        self._trace_again(on, signature.key, str(error))
+                        waiting = on.waiting(signature)
+                        if waiting is None:
+                            return first_call()
+                        reason = waiting
+                    except Exception as error:
+                        reason = f"the fused forward failed: {type(error).__name__}: {error}"
+                        self._give_up(variant, reason)
+            except BaseException as error:
+                before.put_back(error)
+                raise
         return self.run_eager(reason, eager)
 
     def _replay_ahead(self, variant: Variant | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
@@ -145,6 +186,8 @@ class Engine:
         try:
             with self._store.pinned(device):
                 return variant.graphed.replay(signature.tensors) if variant.graphed.readable() else None
+        except self.interruptions:
+            raise
         except Exception:  # found again, and said, where the call goes on as if this had not been tried
             log.debug("while replaying %s ahead", self.report.name, exc_info=True)
             return None
@@ -152,163 +195,171 @@ class Engine:
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
         self.reporter.ran_eager(reason)
-        return eager()
+        with self._store.plain():
+            return eager()
 
     @property
     def graphs(self) -> DeviceGraphs | None:
-        """The graphs of the CUDA device that it runs on."""
-        return self._graphs
+        """The graphs of the CUDA device that the last call ran on."""
+        return self._last.graphs if self._last is not None else None
 
     @property
     def device(self) -> torch.device:
         """The device of the last call."""
-        return self._on
+        return self._last.device if self._last is not None else torch.device("cpu")
+
+    @property
+    def devices(self) -> list[OnDevice]:
+        """What there is on each device that calls ran on."""
+        return list(self._devices.values())
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs. The next call traces again."""
-        self._variants.clear()
-        self._backoff.clear()
-        self._thrashing.clear()
+        for on in self.devices:
+            with on.lock:
+                on.reset()
 
     def release_graphs(self) -> None:
         """Release the graphs, keep the traces: a later call captures again."""
-        with self._graphs.lock if self._graphs else self._lock:
-            self._variants.release()
+        for on in self.devices:
+            with on.lock:
+                on.variants.release()
 
     def forget_evicted(self) -> None:
-        """Let go of graphs that others evicted, so that the report counts what is there."""
-        with self._graphs.lock if self._graphs else self._lock:
-            self._variants.release_evicted()
+        """Let go of graphs that others evicted, so that the report counts what is there. Waits for no call that is running."""
+        for on in self.devices:
+            on.release_evicted()
 
     def restore(self) -> None:
         """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
-        with self._graphs.lock if self._graphs else self._lock:
-            self.release_graphs()
-            self._store.restore()
-            self.report.adopted_bytes = 0
+        with ExitStack() as locks:
+            for on in sorted(self.devices, key=lambda on: str(on.device)):  # in one order: two threads may do this
+                locks.enter_context(on.lock)
+                on.variants.release()
+            self._lay_out_plainly()
+
+    def lay_plain(self) -> None:
+        """Let others find the weights with the strides that the module gave them, until the next call. Graphs stay as they are."""
+        with self._store.lock:
+            self._store.lay_plain()
 
     # -- a signature's first call ----------------------------------------------------------------------------------------
 
     @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
     def _first_call(
-        self,
-        module: torch.nn.Module,
-        signature: Signature,
-        device: torch.device,
-        original: Forward,
-        traced: Callable[[], Any],
-        eager: Callable[[], Any],
+        self, on: OnDevice, module: torch.nn.Module, signature: Signature, recorded: Recorded, eager: Callable[[], Any]
     ) -> Any:
         self.reporter.announce("tracing")
         variant = Variant(SignatureReport(str(signature)), signature.layout)
-        traced_now = partial(self._thrashing.traced, signature.layout, self._why_again(signature))
-        adopted = self.report.adopted_bytes > 0
+        traced_now = partial(on.thrashing.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
+        keep = partial(on.variants.add, signature.key, variant, self.config.max_signatures)  # when it is known what it is, not before
         failure: str | None = None
+        self._store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
-            result, trace, variant.guard = self._tracer.record(module, signature, device, traced, original)
+            result, trace, variant.guard = self._tracer.record(module, signature, on.device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
             result = self.run_eager(failure, eager)
             if not passing:  # the plain call went well: don't run this signature twice each time
-                self._variants.add(signature.key, variant, self.config.max_signatures)
                 traced_now()
                 self._give_up(variant, failure)
+                keep()
             return result
         if isinstance(trace, Untraceable) and trace.passing:
             traced_now()
-            self._backoff.failed(signature.key, trace.reason)
+            on.backoff.failed(signature.key, trace.reason)
             self.reporter.ran_eager(trace.reason)
             return result
-        self._variants.add(signature.key, variant, self.config.max_signatures)
         self.report.calls["traced"] += 1
         variant.report.calls += 1
         if isinstance(trace, Untraceable):
             traced_now()
             self._give_up(variant, f"it can't be traced: {trace.reason}")
+            keep()
             return result
         try:
             if variant.guard is not None and variant.guard.hooked:
                 raise CaptureError(variant.guard.hooked)
-            if adopted:  # its weights are channels_last by now, and so may be its result: the host shall get what it always got
-                result = _contiguous(result)
-            fused = self._fuse(variant, trace, signature, device, result, adopted)
-            self._backoff.succeeded(signature.key)
+            fused = self._fuse(on, variant, trace, signature, result)
+            on.backoff.succeeded(signature.key)
             variant.tally = traced_now()
+            keep()
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
-        except WeightsElsewhere as error:
-            self._try_later(signature.key, str(error))
+        except self.interruptions:
+            self._restore_unless_used()
+            raise
+        except (WeightsElsewhere, WeightsChanged) as error:
+            self._try_later(on, signature.key, str(error))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
-            self._out_of_memory(error)
-            self._try_later(signature.key, OUT_OF_MEMORY)
+            self._out_of_memory(on, error)
+            self._try_later(on, signature.key, OUT_OF_MEMORY)
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
             traced_now()
             self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
+            keep()
+        except BaseException:
+            self._restore_unless_used()
+            raise
         return result
 
-    def _fuse(self, variant: Variant, trace: Trace, signature: Signature, device: torch.device, recorded: Any, plain_layouts: bool) -> Any:
-        """Make the variant's program and prove it. Returns what it computes in the place of the ``recorded`` result."""
-        backend = self._graphs.backend if self._graphs else None
+    def _fuse(self, on: OnDevice, variant: Variant, trace: Trace, signature: Signature, result: Any) -> Any:
+        """Make the variant's program and prove it. Returns what it computes in the place of the recorded ``result``."""
+        device, backend = on.device, on.graphs.backend if on.graphs else None
         progress = partial(self.reporter.announce, "tracing")
         with autocast_off():  # constants are folded and kernels timed as they will run
-            program = lower(trace, device, self._store, self.config, backend, variant.report, plain_layouts, progress)
-        variant.graphed = GraphedProgram(program, trace.outputs, self._store, device, self._graphs, variant.report, self.reporter)
+            program = lower(trace, device, self._store, self.config, backend, variant.report, progress)
+        variant.graphed = GraphedProgram(program, trace.outputs, self._store, device, on.graphs, variant.report, self.reporter)
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
         with self._store.pinned(device):
-            return variant.graphed.prove(signature.tensors, recorded, trace.computed_in, self.config.tolerance)
+            return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)
 
     # -- changes and failures --------------------------------------------------------------------------------------------
 
-    def _move_to(self, graphs: DeviceGraphs | None, device: torch.device) -> None:
-        if str(device) != self.report.device:
-            if self.report.device:
-                self.reset()
-            self._graphs, self._on, self.report.device = graphs, device, str(device)
+    def _on(self, device: torch.device) -> OnDevice:
+        """What there is on this device, which by that is the one of the last call."""
+        on = self._devices.get(device)
+        if on is None:
+            on = self._devices.setdefault(device, OnDevice(device, device_graphs(device), self.report))
+        if on is not self._last:
+            for other in self.devices:  # the module may have moved: what graphs have elsewhere is of no use before it is back
+                if other is not on:
+                    other.release_unreadable()
+            self._last, self.report.device = on, str(device)
+            self._store.lock = on.lock
+        return on
 
-    def _waiting(self, signature: Signature) -> str | None:
-        """Why a call without a trace isn't traced now; None where it is."""
-        return self._backoff.reason(signature.key) or self._thrashing.reason(signature.layout)
-
-    def _trace_again(self, key: Hashable, change: str) -> None:
-        """What was found out about this signature holds no more. Others are looked at when they are called."""
+    def _trace_again(self, on: OnDevice, key: Hashable, change: str) -> None:
         self.reporter.say(f"{change}: tracing again")
-        self._change = change
-        self._variants.remove(key)
-        self._backoff.succeeded(key)
+        on.forget(key, change)
 
-    def _why_again(self, signature: Signature) -> str:
-        """What is different from the calls that were traced before, should that happen again and again."""
-        last = self._variants.last(signature.layout)
-        if last is not None:
-            different = f"{difference(signature.key, last)} is another"
-        elif self._variants.full(self.config.max_signatures):
-            different = f"more than {self.config.max_signatures} signatures take turns"
-        else:
-            different = self._change
-        return f"it would be traced at nearly every call: {different}"
-
-    def _try_later(self, key: Hashable, reason: str) -> None:
-        self._variants.remove(key)
-        self._backoff.failed(key, reason)
+    def _try_later(self, on: OnDevice, key: Hashable, reason: str) -> None:
+        on.backoff.failed(key, reason)
         self.reporter.ran_eager(reason)
 
-    def _out_of_memory(self, error: Exception) -> None:
-        freed = self._graphs.release_all() if self._graphs else 0
-        self._variants.release()
+    def _out_of_memory(self, on: OnDevice, error: Exception) -> None:
+        freed = on.graphs.release_all() if on.graphs else 0
+        on.variants.release()
         self.reporter.ran_out_of_memory(error, freed)
 
     def _give_up(self, variant: Variant, reason: str) -> None:
         variant.release()
         variant.reason = variant.report.eager_because = reason
         variant.graphed = None
-        if not self._variants.programs():
-            self._store.restore()  # nothing needs the weights laid out anew: eager gives the very bits that it gave before
-            self.report.adopted_bytes = 0
+        self._restore_unless_used()
         self.reporter.gave_up(reason)
 
+    def _restore_unless_used(self) -> None:
+        """Where nothing needs the weights laid out anew, eager gives the very bits that it gave before."""
+        if not any(on.variants.programs() for on in self.devices):
+            self._lay_out_plainly()
 
-def _contiguous(result: Any) -> Any:
-    """``result`` with every tensor contiguous."""
-    return _pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, result)
+    def _lay_out_plainly(self) -> None:
+        self._store.restore()
+        self.report.adopted_bytes = 0
+
+
+def _settings(config: CompileConfig) -> dict[str, Any]:
+    return {key: getattr(config, key) for key in CompileConfig.names()}

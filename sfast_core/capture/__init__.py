@@ -1,21 +1,25 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
-from .eligible import device_of
-from .errors import CaptureError
+from .eligible import device_of, what_watches
+from .errors import CaptureError, GradientsRecorded
 from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
-from .trace import OutputSpec, Trace, Untraceable, record, recording
-from .tracer import Tracer
+from .thread_state import ThreadState, recording
+from .trace import OutputSpec, Trace, Untraceable, record
+from .tracer import Recorded, Tracer
 from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
     "Guard",
+    "GradientsRecorded",
     "OutputSpec",
+    "Recorded",
     "Recorder",
     "Signature",
+    "ThreadState",
     "Trace",
     "Tracer",
     "Untraceable",
@@ -28,4 +32,6 @@ __all__ = [
     "recording",
     "snapshot",
     "stands_for",
+    "what_watches",
+    "what_watches",
 ]

@@ -136,6 +136,11 @@ class Recorder(TorchFunctionMode):
                 self.failure = str(error)
         return None if self.failure else self.graph
 
+    def __exit__(self, *raised: Any) -> None:
+        """Off the stack. Torch takes modes off for a moment itself, and an interruption just then leaves nothing to take off."""
+        if torch.overrides._get_current_function_mode() is self:
+            super().__exit__(*raised)
+
     # -- recording -------------------------------------------------------------------------------------------------------
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:

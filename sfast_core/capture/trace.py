@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .errors import CaptureError
+from .eligible import as_written
+from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Effects, Guard, NotRepeated, ReadSet, effects_of, watched
+from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .recorder import Recorder
+from .torch_state import changed_setting, torch_state
 from .weights import WeightTable
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
@@ -75,18 +77,16 @@ class Untraceable:
     changing: bool = False
 
 
-def recording() -> bool:
-    """Whether this thread is inside a recorded call."""
-    return any(isinstance(mode, Recorder) for mode in torch.overrides._get_current_function_mode_stack())
-
-
 def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
     """Take a call's result apart.
 
     Raises:
-        CaptureError: it holds an object of an unknown class.
+        CaptureError: it holds an object of an unknown class, or itself.
     """
-    leaves, tree = _pytree.tree_flatten(result)
+    try:
+        leaves, tree = _pytree.tree_flatten(result)
+    except RecursionError:
+        raise CaptureError("the result holds itself, or is too deep") from None
     tensors: list[torch.Tensor] = []
     kept: list[Any] = []
     for leaf in leaves:
@@ -144,9 +144,10 @@ def record(
         Exception: the module's own code raised this (a host's way to stop it, say).
     """
     start = time.perf_counter()
+    settings = torch_state()
     state, foreign_state = _random_state(device), _foreign_random_state()
     recorder = Recorder(inputs, WeightTable(root))
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), _watching(reads, recorder), recorder:
+    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), _watching(reads, recorder), recorder:
         try:
             result = call()
         except Exception as error:
@@ -158,6 +159,8 @@ def record(
         return result, Untraceable("it draws random numbers"), Guard(reads)
     if _foreign_random_state() != foreign_state:  # by this call, or meanwhile by another thread: then not the next time
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
+    if setting := changed_setting(torch_state(), settings):
+        return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
     return result, *_traced(result, recorder, reads, start)
 
 
@@ -169,6 +172,9 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
             raise CaptureError(reads.refused)
     except CaptureError as error:
         return Untraceable(str(error)), Guard(reads)
+    # By a tensor that is no parameter, or because the forward turns gradients on itself.
+    if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
+        return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
     try:
         effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:
@@ -189,6 +195,6 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             recorder.watch = stack.enter_context(watched(reads.started))
-        except LookupError as error:  # of watching; one that the call raises is the call's
+        except NotWatched as error:
             recorder.refuse(str(error), passing=True)
         yield

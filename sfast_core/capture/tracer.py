@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,21 @@ from .errors import CaptureError
 from .guards import CodeCache, Guard, ReadSet
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A call to record.
+
+    Attributes:
+        forward: the function that is called.
+        call: calls it.
+        arguments: the signature that its arguments have now; None where they are copies that nobody sees again.
+    """
+
+    forward: Callable[..., Any]
+    call: Callable[[], Any]
+    arguments: Callable[[], Signature] | None = None
 
 
 class Tracer:
@@ -27,12 +42,9 @@ class Tracer:
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
 
     def record(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, call: Callable[[], Any], entry: Any
+        self, module: torch.nn.Module, signature: Signature, device: torch.device, recorded: Recorded
     ) -> tuple[Any, Trace | Untraceable, Guard | None]:
-        """Run ``call()`` once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
-
-        Args:
-            entry: the forward that ``call`` calls.
+        """Run a call once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
 
         Returns:
             the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed.
@@ -41,9 +53,12 @@ class Tracer:
             CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
             Exception: what the module's own code raised.
         """
-        reads = ReadSet(module, entry, self._codes)
         try:
-            result, trace, guard = record(call, signature.tensors, module, device, reads, self._leaf_scope)
+            reads = ReadSet(module, recorded.forward, self._codes)
+        except Exception as error:  # a module of TorchScript's has other tables
+            raise CaptureError(f"what steers it can't be read: {type(error).__name__}: {error}") from error
+        try:
+            result, trace, guard = record(recorded.call, signature.tensors, module, device, reads, self._leaf_scope)
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
@@ -52,4 +67,15 @@ class Tracer:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
             trace = replace(trace, passing=signature.key not in self._changing)
             self._changing.add(signature.key)
+        elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
+            trace = Untraceable("the call changes its arguments")
         return result, trace, guard
+
+
+def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:
+    """Whether the containers among a call's arguments hold something else than before it."""
+    try:
+        after = arguments()
+    except CaptureError:
+        return True
+    return after.key != before.key or any(now is not then for now, then in zip(after.tensors, before.tensors, strict=True))

@@ -41,7 +41,7 @@ def shielded(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager:
         eager: runs the call as the host would have.
 
     Raises:
-        Exception: what ``eager`` raised.
+        Exception: what ``eager`` raised, or one of the engine's ``interruptions``, wherever it came up.
     """
 
     failure: BaseException | None = None
@@ -50,6 +50,8 @@ def shielded(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager:
         return attempt(of_host(eager))
     except _FromHost as passed:
         failure = passed.error
+    except engine.interruptions:
+        raise
     except CaptureError as error:
         reason = str(error)
     except Exception as error:

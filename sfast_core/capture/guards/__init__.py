@@ -1,7 +1,7 @@
 """What a recorded call read besides its arguments, and what it left behind: found from the code that ran."""
 
 from .effects import Effects, NotRepeated, effects_of
-from .frames import Pausing, Unwatched, watched
+from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import stands_for
 from .guard import Guard
 from .read_set import CodeCache, ReadSet
@@ -11,6 +11,7 @@ __all__ = [
     "Effects",
     "Guard",
     "NotRepeated",
+    "NotWatched",
     "Pausing",
     "ReadSet",
     "Unwatched",

@@ -10,13 +10,14 @@ import torch
 from torch.utils import _pytree
 
 from .equality import Equality
+from .given import itself
 from .kinds import Kind, kind_of
 from .origin import Origin
 from .read_set import MISSING, Held, ReadSet, Seen, _copy
-from .given import itself
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
-_BUILT = (list, tuple, dict)
+_EXTENDING = frozenset({"append", "extend"})
+_SETTING = frozenset({"__setitem__", "update"})
 
 
 class NotRepeated(Exception):
@@ -130,14 +131,12 @@ class _Finder:
 
     def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:
         key, origin = (id(table), name), Origin(seen.origin, name)
-        tensors = isinstance(now, torch.Tensor) and isinstance(then, torch.Tensor)
         if name in seen.found:
-            if self._equality.same(now, then):
-                if not tensors:
-                    return
-                if self._read_tensors(then):
-                    return self._refuse(key, origin)
-            else:
+            if not self._equality.same(now, then):
+                return self._refuse(key, origin)
+            if not _tensors_in(now):
+                return
+            if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
         if now is MISSING or not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
@@ -155,7 +154,7 @@ class _Finder:
 
     def _state(self, replaced: Iterable[Any]) -> bool:
         """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to read."""
-        return any(isinstance(then, torch.Tensor) and self._read_tensors(then) for then in replaced)
+        return any(self._read_tensors(tensor) for then in replaced for tensor in _tensors_in(then))
 
     def _list(self, held: Held, key: tuple[int, Any]) -> None:
         now, before = held.value, held.before
@@ -167,7 +166,7 @@ class _Finder:
                 self._refuse(key, held.origin)
             return
         new = now[len(before) :]
-        if len(now) < len(before) or not all(map(_is, now, before)) or not self._effects.add(now, now.extend, list(new)):
+        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(_is, now, before)) or not self._effects.add(now, now.extend, list(new)):
             self._refuse(key, held.origin)
 
     def _dict(self, held: Held, key: tuple[int, Any]) -> None:
@@ -179,7 +178,7 @@ class _Finder:
         changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
         if held.read and (not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)):
             return self._refuse(key, held.origin)
-        if before.keys() - now.keys() or not self._effects.add(now, now.update, changed):
+        if not held.written <= _SETTING or before.keys() - now.keys() or not self._effects.add(now, now.update, changed):
             self._refuse(key, held.origin)
 
     def _rest(self) -> None:
@@ -207,6 +206,10 @@ class _Finder:
             now = asked.ask(*asked.of)
             if now is not asked.then and not self._equality.same(now, asked.then):
                 self._refuse(key, asked.origin)
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _is(now: Any, then: Any) -> bool:

@@ -15,6 +15,10 @@ Started = Callable[[CodeType, FrameType], None]
 _IDS = (3, 4, 1, 5, 2, 0)  # of tools that may watch at once; those without a use of their own first
 
 
+class NotWatched(Exception):
+    """Other tools watch already, and there is no room for one more."""
+
+
 class Pausing(Protocol):
     """What a recorder tells while its own code runs, which is not to be watched."""
 
@@ -96,7 +100,7 @@ class _Monitored(Unwatched):
                 monitoring.restart_events()  # a tool that had this number before may have had code forgotten
                 self._tool = tool
                 return self
-        raise LookupError("all of Python's monitoring tools are in use")
+        raise NotWatched("all of Python's monitoring tools are in use by others")
 
     def __exit__(self, *error: Any) -> None:
         monitoring = sys.monitoring  # type: ignore[attr-defined]
@@ -120,7 +124,7 @@ def watched(started: Started) -> Iterator[Pausing]:
     """Call ``started`` at the start of each Python function that this thread calls, but for those of files that aren't read.
 
     Raises:
-        LookupError: other tools watch already, and there is no room for one more.
+        NotWatched: it can't be.
     """
     with (_Monitored if hasattr(sys, "monitoring") else _Profiled)(started) as watch:
         yield watch

@@ -16,8 +16,9 @@ import torch
 
 from .equality import Equality
 from .hooks import hooks_of
-from .kinds import Kind, TensorNote, kind_of
+from .kinds import Kind, TensorNote
 from .origin import Origin
+from .places import Places
 from .read_set import MISSING, Held, ReadSet
 
 
@@ -54,9 +55,7 @@ class Guard:
             place.table = None  # it leads to the compiled state, and that to here
         self._root_places = [place for place in self._root_places if place.name != "forward"]  # the compiled one, or what others put around it
         places = [place for place in places if place.table is not None]
-        self._origins = [(place.origin, place.name) for place in places]
-        self._tables, self._names = [place.table for place in places], [place.name for place in places]
-        self._then = [place.then for place in places]
+        self._places = Places(places, self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
         self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
@@ -70,11 +69,11 @@ class Guard:
         self._cells = [(cell, content, entry[5], entry[0]) for entry in self._functions for cell, content in entry[4] if (id(cell), None) not in without]
         self._set_classes(reads, without)
         self._set_types(reads)
-        self._hooks = hooks_of([seen.get() for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
+        self._hooks = hooks_of([(str(seen.origin), seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
-            if seen.table is own:
-                seen.table = None  # as of its places
+            if seen.get() is root:
+                seen.table = None
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
@@ -110,16 +109,16 @@ class Guard:
         self._class_then = [then for *_, then in rows]
 
     def _set_types(self, reads: ReadSet) -> None:
-        entries = [seen for seen in reads.seen.values() if seen.value is not None]
-        self._objects, self._types = [seen.value for seen in entries], [seen.cls for seen in entries]
-        self._type_origins = [seen.origin for seen in entries]
-        self._weak = [(seen.ref, seen.cls, seen.origin) for seen in reads.seen.values() if seen.ref is not None]
         root = reads.root()
-        sized = [seen for seen in reads.seen.values() if seen.table is not None and (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
+        modules = [(seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root]
+        self._objects, self._types = [value for _, value in modules], [seen.cls for seen, _ in modules]
+        self._type_origins = [seen.origin for seen, _ in modules]
+        self._weak = [seen for seen in reads.seen.values() if seen.kind is not Kind.MODULE or seen.get() is root]
+        sized = [seen for seen in reads.seen.values() if (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
         whole = root is not None and any(seen.every and seen.get() is root for seen in reads.seen.values())
         self._root_names = set(root.__dict__) if whole and root is not None else None
         loose = frozenset(reads.loose)
-        self._sized = [(seen.table, frozenset(seen.table or ()), None if seen.every else loose, seen.origin) for seen in sized]
+        self._sized = [(seen.table, frozenset(seen.table), None if seen.every else loose, seen.origin) for seen in sized if seen.table is not None]
         self._sizes = [len(table) for table, *_ in self._sized]
 
     def changed(self, module: torch.nn.Module) -> str | None:
@@ -145,21 +144,15 @@ class Guard:
         if not all(map(operator.is_, types, self._types)):
             index = next(itertools.compress(itertools.count(), map(operator.is_not, types, self._types)))
             return f"the class of {self._type_origins[index]} changed"
-        for ref, cls, origin in self._weak:
-            value = ref()
-            if value is not None and type(value) is not cls:
-                return f"the class of {origin if origin is not None else 'the module'} changed"
+        for seen in self._weak:
+            value = seen.get()
+            if value is not None and type(value) is not seen.cls:
+                return f"the class of {seen.origin if seen.origin is not None else 'the module'} changed"
         return None
 
     def _changed_places(self) -> str | None:
-        now = list(map(dict.get, self._tables, self._names, itertools.repeat(MISSING)))
-        for index in itertools.compress(itertools.count(), map(operator.is_not, now, self._then)):
-            value, then = now[index], self._then[index]
-            if not self._same(value, then):
-                origin, name = self._origins[index]
-                return f"{Origin(origin, name)} changed"
-            if kind_of(then) is Kind.VALUE:
-                self._then[index] = value
+        if (place := self._places.changed()) is not None:
+            return f"{Origin(place.origin, place.name)} changed"
         if [len(table) for table, *_ in self._sized] != self._sizes:
             for table, names, read, origin in self._sized:
                 new = table.keys() - names

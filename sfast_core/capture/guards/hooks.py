@@ -44,24 +44,23 @@ class Hooks:
         return None
 
 
-def hooks_of(modules: Sequence[torch.nn.Module | None], root: torch.nn.Module | None) -> Hooks:
-    """The hooks of these modules; the root's own are its caller's business."""
+def hooks_of(modules: Sequence[tuple[str, torch.nn.Module | None]], root: torch.nn.Module | None) -> Hooks:
+    """The hooks of these modules, each with its name; the root's own are its caller's business."""
     shared = torch.nn.modules.module
     tables = [("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]
     reason = "all modules have forward hooks" if any(table for _, table in tables) else None
-    for module in modules:
+    for name, module in modules:
         if module is None or module is root:
             continue
-        name = type(module).__name__
         for part in _HOOKS:
             table = module.__dict__.get(part)
             if table is None:
                 continue
-            tables.append((f"a {name}", table))
+            tables.append((name, table))
             if reason is None and not all(map(transparent, table.values())):
-                reason = f"a {name} has forward hooks"
+                reason = f"{name} has forward hooks"
         if reason is None and _keeps_state(module.__dict__):
-            reason = f"a {name} has a hook of diffusers' that keeps state from step to step"
+            reason = f"{name} has a hook of diffusers' that keeps state from step to step"
     if reason is None and root is not None and _keeps_state(root.__dict__):
         reason = "it has a hook of diffusers' that keeps state from step to step"
     return Hooks(tables, reason)

@@ -69,7 +69,7 @@ _SAME = (
     types.GenericAlias,
     types.CodeType,
     type(typing.List[int]),  # noqa: UP006
-    type(typing.Optional[int]),
+    type(typing.Union[int, str]),  # noqa: UP007
     typing.TypeVar,
     re.Pattern,
     logging.Logger,

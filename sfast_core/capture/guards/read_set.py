@@ -8,12 +8,13 @@ property and no ``__getattr__``: what those read is in code of their own.
 from __future__ import annotations
 
 import builtins
+import functools
 import operator
 import sys
 import threading
 import weakref
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MemberDescriptorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
+_NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 _IMPORTS = frozenset({"import_module", "__import__"})
 _PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
 _CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
@@ -77,6 +79,7 @@ class Held:
 
     Attributes:
         read: its content is read. If not, only something is put into it.
+        written: by which methods.
     """
 
     kind: Kind
@@ -84,6 +87,7 @@ class Held:
     before: Any
     origin: Origin | None
     read: bool
+    written: set[str] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -160,11 +164,10 @@ class ReadSet:
         self._receivers: set[tuple[type, int]] = set()
         self._any_file = False
         self._items = 0
-        self._root_id = id(root)
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
             self._class_attribute(type(root), name, Origin(None, type(root).__qualname__))
-        self._see(entry, _USED, Origin(None, "forward"))
+        self._see(_without(entry, root), _USED, Origin(None, "forward"))
 
     # -- frames ----------------------------------------------------------------------------------------------------------
 
@@ -194,8 +197,8 @@ class ReadSet:
         reads = self._codes.of(code)
         plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every))
         self._plans[id(code)] = code, plan
-        self.loose |= reads.loose
-        self.stored |= reads.stored
+        self.loose |= reads.loose - _NOT_LOOSE
+        self.stored |= reads.stored | reads.stored_globals
         if reads.dynamic:
             self.stored |= reads.words
         origin = Origin(None, str(names.get("__name__")))
@@ -284,6 +287,9 @@ class ReadSet:
         elif kind is Kind.SAME:
             if isinstance(value, (operator.attrgetter, operator.methodcaller)):
                 self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))
+            owner = getattr(value, "__self__", None)
+            if owner is not None and isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
+                self._see(owner, _USED, origin)
             inner = carried(value)
             if inner is not value and inner is not None:
                 self._see(inner, _USED, origin)
@@ -360,6 +366,8 @@ class ReadSet:
             self._hold(value, kind, origin, read=True)
         elif chain.written:
             self._hold(value, kind, origin, read=False)
+        if chain.written and id(value) in self.held:
+            self.held[id(value)].written |= chain.written
         for (what, key), below in chain.below.items():
             if what != ITEM:
                 continue
@@ -426,13 +434,10 @@ class ReadSet:
         cls = type(value)
         seen = Seen(kind, cls, origin, table, {} if table is None else dict(table))
         self.seen[id(value)] = seen
-        if kind is Kind.MODULE and id(value) != self._root_id:
+        try:  # it may have been made in this call, and then it is to go as ever
+            seen.ref = weakref.ref(value, lambda _, before=seen.before: before.clear())  # type: ignore[misc]
+        except TypeError:
             seen.value = value
-        else:  # an object may have been made in this call, and then it is to go as ever
-            try:
-                seen.ref = weakref.ref(value, lambda _, before=seen.before: before.clear())  # type: ignore[misc]
-            except TypeError:
-                seen.value = value
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
             for name in CALLING:
@@ -501,6 +506,9 @@ class ReadSet:
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
         self._drop_gone()
+        for place in self.places.values():
+            if place.then is MISSING and place.owner is None and place.name not in self.stored:  # a file's name that is made when it is asked for
+                place.then = itself(place.table.get(place.name, MISSING))
         done: set[int] = set()
         while self.refused is None:
             new = [seen for key, seen in self.seen.items() if key not in done]
@@ -541,7 +549,7 @@ class ReadSet:
         gone = {id(seen) for seen in self.seen.values() if _is_gone(seen)}
         self.seen = {key: seen for key, seen in self.seen.items() if id(seen) not in gone}
         self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) not in gone}
-        self.asked = {key: asked for key, asked in self.asked.items() if not (id(asked.of[-1]) in gone)}
+        self.asked = {key: asked for key, asked in self.asked.items() if id(asked.of[-1]) not in gone}
         alive = len(self.held) + 1
         while len(self.held) < alive:  # one that is gone held others
             alive = len(self.held)
@@ -550,6 +558,13 @@ class ReadSet:
 
 _ANYTHING = Chain()
 _ANYTHING.content = _ANYTHING.every = True
+
+
+def _without(entry: Any, root: torch.nn.Module) -> Any:
+    """The function behind a method of the root, which is held weakly."""
+    if isinstance(entry, functools.partial) and entry.args and entry.args[0] is root:
+        return entry.func
+    return entry.__func__ if isinstance(entry, MethodType) and entry.__self__ is root else entry
 
 
 def slot(member: MemberDescriptorType, seen: Seen) -> Any:

@@ -72,7 +72,7 @@ def fresh_state(model: Any) -> Iterator[None]:
         model: a ModelPatcher.
     """
     base_model = model.model
-    with install._LOCK:
+    with install.table_lock().lock:
         before = install._STATES.pop(base_model)
     if before is not None:
         before.engine.restore()
@@ -82,7 +82,7 @@ def fresh_state(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        with install._LOCK:
+        with install.table_lock().lock:
             ours = install._STATES.pop(base_model)
             if before is not None:
                 install._STATES.put(base_model, before)
@@ -91,5 +91,5 @@ def fresh_state(model: Any) -> Iterator[None]:
 
 
 def _graphs() -> list[Any]:
-    found = {id(graphs): graphs for state in states() if (graphs := state.engine.graphs) is not None}
+    found = {id(on.graphs): on.graphs for state in states() for on in state.engine.devices if on.graphs is not None}
     return list(found.values())

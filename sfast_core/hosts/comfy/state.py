@@ -16,6 +16,7 @@ import torch
 from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
+from ...forks import renew_in_children
 from ..shield import of_host, shielded
 from .dynamic import DynamicStore
 from .events import LineAPrompt
@@ -56,9 +57,16 @@ class HookedState:
         self._attribute = attribute
         self._obstacles = Obstacles()
         self._lock = threading.Lock()
+        renew_in_children(self)
         self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
         self._installed: tuple[Callable[..., Any], Any] | None = None  # our forward, and the instance's own before it
         self._watch: Any = None
+
+    def renew(self) -> None:
+        """In a forked child, where the other threads aren't."""
+        self._lock = threading.Lock()
+        thread = threading.get_ident()
+        self._inside = Counter({thread: depth} if (depth := self._inside[thread]) else {})
 
     # -- around a call through the node ----------------------------------------------------------------------------------
 
@@ -66,19 +74,20 @@ class HookedState:
     def installed(self, model: torch.nn.Module) -> Iterator[None]:
         """For this call, let ``model`` compute its forward by the engine: for this thread, and for calls within this one too."""
         thread = threading.get_ident()
-        with self._lock:
-            self._inside[thread] += 1
-            if self._installed is None:
-                try:
-                    self._install(model)
-                except Exception:  # then it runs as it was
-                    log.warning("Fast Compile: %s can't be hooked and runs as it was; please report it", self.engine.report.name, exc_info=True)
+        depth = self._inside[thread]
         try:
+            with self._lock:
+                self._inside[thread] = depth + 1
+                if self._installed is None:
+                    try:
+                        self._install(model)
+                    except Exception:  # then it runs as it was
+                        log.warning("Fast Compile: %s can't be hooked and runs as it was; please report it", self.engine.report.name, exc_info=True)
             yield
         finally:
             with self._lock:
-                self._inside[thread] -= 1
-                if not self._inside[thread]:
+                self._inside[thread] = depth
+                if not depth:
                     del self._inside[thread]
                 if not self._inside:
                     self._uninstall(model)
@@ -95,20 +104,19 @@ class HookedState:
                 return original(*args, **kwargs)
             return self._call(model, original, foreign, args, kwargs)
 
+        self._installed = (forward, before)  # first: what is put there is taken off again, whatever comes between
         model.__dict__[self._attribute] = forward
-        self._installed = (forward, before)
 
     def _uninstall(self, model: torch.nn.Module) -> None:
         if self._installed is None:
             return
         forward, before = self._installed
+        if model.__dict__.get(self._attribute) is forward:  # else somebody replaced it meanwhile
+            if before is None:
+                del model.__dict__[self._attribute]
+            else:
+                model.__dict__[self._attribute] = before
         self._installed = None
-        if model.__dict__.get(self._attribute) is not forward:  # somebody replaced it meanwhile
-            return
-        if before is None:
-            del model.__dict__[self._attribute]
-        else:
-            model.__dict__[self._attribute] = before
 
     # -- the call --------------------------------------------------------------------------------------------------------
 
@@ -118,6 +126,7 @@ class HookedState:
         # The host looks for the user's Cancel inside each layer; a replay has no layers.
         comfy.model_management.throw_exception_if_processing_interrupted()
         interrupted = comfy.model_management.InterruptProcessingException
+        self.engine.interruptions = (interrupted,)
 
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
@@ -126,7 +135,8 @@ class HookedState:
             # An interruption is said once: running eager in its place would not stop.
             traced = of_host(call.completed(original), interrupted)
             result = self._compute(model, traced, call.args, call.kwargs, eager)
-            keep_listed(self.engine.graphs, self.engine.device)
+            for on in self.engine.devices:
+                keep_listed(on.graphs, on.device)
             return result
 
         return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
@@ -158,6 +168,11 @@ class HookedState:
         """Whether the host keeps weights as the engine laid them out, to put them back when a LoRA goes."""
         patcher = self._patcher()
         return patcher is None or bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
+
+    def after_sampling(self) -> None:
+        """A sampling is over: what nodes do with the model next shall find weights that lie as the host's do (``weight.view(channels, -1)``)."""
+        if not self._inside:
+            self.engine.lay_plain()
 
     def on_detach(self, unload: bool) -> None:
         """The host takes the model off the GPU (``unload``), or only this patcher off the model."""

@@ -142,8 +142,10 @@ def _without(names: tuple[str, ...], module: torch.nn.Module) -> Iterator[None]:
     A method of ours is one of them: another than ``forward`` would be taken for a change of the module's.
     """
     own = module.__dict__
-    before = {name: own.pop(name) for name in names if name in own}
+    before = {name: own[name] for name in names if name in own}
     try:
+        for name in before:
+            del own[name]
         yield
     finally:
         for name in names:

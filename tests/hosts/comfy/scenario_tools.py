@@ -86,10 +86,11 @@ def replaying(family: str) -> tuple[Any, Any, Any]:
     fast, graphs = fast_compile.apply(model), fake_graphs()
     sample(fast)
     (state,) = fast_compile.states()
-    state.engine._graphs = graphs
+    (on,) = state.engine.devices
+    on.graphs = graphs
     resolve = state.engine._store.tensors
     state.engine._store.tensors = lambda *wanted: [_by_address(tensor) for tensor in resolve(*wanted)]
-    for graphed in state.engine._variants.programs():
+    for graphed in on.variants.programs():
         graphed.graphs = graphs
         object.__setattr__(graphed.program, "capturable", None)
     sample(fast)

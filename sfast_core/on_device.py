@@ -1,0 +1,89 @@
+"""What an engine has on one device: what became of each signature there, and when to try again what went wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from .capture import Signature, difference
+from .report import ModuleReport
+from .runtime.backoff import Backoff
+from .runtime.graphs import DeviceGraphs
+from .runtime.thrashing import Thrashing
+from .variants import Variants
+
+
+class OnDevice:
+    """A module's compiled state on one device. Not thread-safe but for its ``lock``, which whoever uses the rest holds.
+
+    Args:
+        device: the device.
+        graphs: that device's. None: nothing is captured there.
+        report: of the module.
+
+    Attributes:
+        lock: that of the device's graphs where it has some, since all of these share memory.
+        variants: the signatures.
+        backoff: failures that may pass, by signature.
+        thrashing: traces that served no call.
+        change: what made an end of the last trace that had one.
+    """
+
+    def __init__(self, device: torch.device, graphs: DeviceGraphs | None, report: ModuleReport) -> None:
+        self.device = device
+        self.graphs = graphs
+        self.variants = Variants(report)
+        self.backoff = Backoff()
+        self.thrashing = Thrashing()
+        self.change = ""
+        self._own_lock = threading.RLock()
+
+    @property
+    def lock(self) -> Any:
+        return self.graphs.lock if self.graphs is not None else self._own_lock
+
+    def waiting(self, signature: Signature) -> str | None:
+        """Why a call without a trace isn't traced now; None where it is."""
+        return self.backoff.reason(signature.key) or self.thrashing.reason(signature.layout)
+
+    def forget(self, key: Hashable, change: str) -> None:
+        """What was found out about this signature holds no more, because of this change. Others are looked at when they are called."""
+        self.change = change
+        self.variants.remove(key)
+        self.backoff.succeeded(key)
+
+    def why_again(self, signature: Signature, at_most: int) -> str:
+        """What is different from the calls that were traced before, should that happen again and again. ``at_most``: so many are kept."""
+        last = self.variants.last(signature.layout)
+        if last is not None:
+            different = f"{difference(signature.key, last)} is another"
+        elif self.variants.full(at_most):
+            different = f"more than {at_most} signatures take turns"
+        else:
+            different = self.change
+        return f"it would be traced at nearly every call: {different}"
+
+    def reset(self) -> None:
+        """Forget all signatures and release their graphs."""
+        self.variants.clear()
+        self.backoff.clear()
+        self.thrashing.clear()
+
+    def release_unreadable(self) -> None:
+        """Release the graphs whose weights are gone from this device."""
+        self._unless_busy(self.variants.release_unreadable)
+
+    def release_evicted(self) -> None:
+        """Let go of graphs that others evicted."""
+        self._unless_busy(self.variants.release_evicted)
+
+    def _unless_busy(self, do: Callable[[], None]) -> None:
+        """``do()``, if no other thread is inside."""
+        if self.lock.acquire(blocking=False):
+            try:
+                do()
+            finally:
+                self.lock.release()
