@@ -47,18 +47,20 @@ class Effects:
 
     Attributes:
         tensors: the recorded call's that are written somewhere, which the trace has to compute too.
+        targets: the ids of what is written to: these have to stay the very objects.
     """
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
+        self.targets: set[int] = set()
         self._writes: list[_Write] = []
 
     def __bool__(self) -> bool:
         return bool(self._writes)
 
-    def add(self, do: Callable[[Any], None], value: Any) -> bool:
-        """Note that ``do(value)`` is to be repeated; False where the value can't be made again."""
-        leaves, tree = _pytree.tree_flatten(value)
+    def add(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
+        """Note that ``do(value)``, which writes to ``target``, is to be repeated; False where the value can't be made again."""
+        leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))  # a pytree makes a tuple of it
         found: list[tuple[int | None, Any]] = []
         for leaf in leaves:
             if type(leaf) in (torch.Tensor, torch.nn.Parameter):
@@ -69,6 +71,7 @@ class Effects:
             else:
                 return False
         self._writes.append(_Write(do, tree, tuple(found)))
+        self.targets.add(id(target))
         return True
 
     def repeat(self, tensors: list[torch.Tensor]) -> None:
@@ -137,7 +140,7 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if now is MISSING or not self._effects.add(lambda made: setattr(get(), name, made), now):
+        if now is MISSING or not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -164,7 +167,7 @@ class _Finder:
                 self._refuse(key, held.origin)
             return
         new = now[len(before) :]
-        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(operator.is_, now, before)) or not self._effects.add(now.extend, list(new)):
+        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(operator.is_, now, before)) or not self._effects.add(now, now.extend, list(new)):
             self._refuse(key, held.origin)
 
     def _dict(self, held: Held, key: tuple[int, Any]) -> None:
@@ -176,7 +179,7 @@ class _Finder:
         changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
         if held.read and (not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)):
             return self._refuse(key, held.origin)
-        if not held.written <= _SETTING or before.keys() - now.keys() or not self._effects.add(now.update, changed):
+        if not held.written <= _SETTING or before.keys() - now.keys() or not self._effects.add(now, now.update, changed):
             self._refuse(key, held.origin)
 
     def _rest(self) -> None:

@@ -47,7 +47,7 @@ class _Profiled(Unwatched):
     def __enter__(self) -> _Profiled:
         self._before = sys.getprofile()
         if self._before is not None and not callable(self._before):  # cProfile's, which nothing but itself can put back
-            raise LookupError("a profiler of C's is at work")
+            raise NotWatched("a profiler of C's is at work")
         sys.setprofile(self._event)
         return self
 

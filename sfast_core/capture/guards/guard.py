@@ -28,7 +28,7 @@ class Guard:
     Args:
         reads: the call's, which is over.
         bound: parameters and buffers that the trace reads as weights: the table and the name of each. The weight store watches these.
-        fixed: tensors that the trace reads where they were found: these have to stay the very objects.
+        fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
 
     Attributes:
