@@ -33,7 +33,8 @@ _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
 _CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD CALL_KW CALL_FUNCTION_KW".split())
 _DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 #: Functions of Python's own that read all of what they are given.
-_WHOLE = frozenset("asdict astuple replace fields format format_map deepcopy copy dumps getmembers pformat".split())
+_WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
+_WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
 _BY_STRING = frozenset({"attrgetter", "methodcaller", "__getattribute__", "__getattr__"})
 _LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
 
@@ -157,7 +158,7 @@ class _Reader:
                 break
         if self._listings:
             read_everything(self._reads)
-        if not _WHOLE.isdisjoint(self._code.co_names):
+        if not _WHOLE.isdisjoint(self._code.co_names) or not _WHOLE_GLOBALS.isdisjoint(self._reads.globals):
             for chain in (*self._reads.variables.values(), *self._reads.globals.values()):
                 _read_every(chain, only_used=True)
         self._reads.words.update(_identifiers(self._code.co_consts))
@@ -286,6 +287,9 @@ class _Reader:
             self._listings += 1
         for argument in arguments:
             self._escape(argument)
+            if called.method == "format":  # of a string
+                for chain in argument.chains:
+                    chain.every = True
         if called.method in MUTATORS:
             for chain in called.chains:
                 chain.written.add(str(called.method))
@@ -351,6 +355,8 @@ class _Reader:
         self._stack.append(_Value((chain,), builtin=builtin))
 
     def _attribute(self, of: _Value, name: str, is_method: bool = False) -> _Value:
+        if of.is_constant and isinstance(of.constant, str) and name in ("format", "format_map"):
+            return _Value(unknown=True, method="format")
         if of.unknown or not of.chains or of.method is not None:
             self._reads.loose.add(name)
         if of.method is not None:

@@ -141,8 +141,6 @@ def _kind_of_object(value: Any, cls: type) -> Kind:
         return Kind.SAME
     if cls.__dictoffset__ != 0 or _slots(cls):
         return Kind.OBJECT
-    if cls.__flags__ & (1 << 9):  # made by a class statement, without attributes
-        return Kind.OBJECT
     return Kind.STATEFUL if hasattr(cls, "__next__") else Kind.OPAQUE
 
 
