@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import threading
@@ -109,7 +110,10 @@ def test_graphs_of_weights_that_have_left_the_device_go(pretended: Pretended) ->
     assert not pretended.graphs[ONE].bytes and pretended.graphs[TWO].bytes == handle.engine.report.graph_bytes
 
 
-def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended) -> None:
+@pytest.mark.parametrize("dynamo", [False, True], ids=["", "beside torch.compile"])
+def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended, dynamo: bool) -> None:
+    if dynamo:
+        importlib.import_module("torch._dynamo")
     meeting = threading.Barrier(2)
 
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -136,6 +140,7 @@ def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended) -
         thread.join(120)
     assert not wrong and handle.engine.report.calls == {"traced": 2, "replayed": 38}
     assert all(graphs.captures == 1 for graphs in pretended.graphs.values())
+    assert not dynamo or torch._dynamo.eval_frame._stance.stance == "default"
 
 
 def test_restore_reaches_every_device(pretended: Pretended) -> None:
