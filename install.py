@@ -2,6 +2,7 @@
 
     python install.py          into the running Python: what requirements.txt names and is missing; builds the CUDA extension where it can.
                                ComfyUI-Manager and A1111 run this, A1111 at every launch. Never installs PyTorch, never fails.
+                               What couldn't be downloaded or built isn't tried at every start; with --retry it is.
     python install.py demo     in a private environment: eager and fast side by side, in one picture. Takes benchmarks/demo.py's options.
     python install.py test     in a private environment: ruff, mypy and the tests. Takes pytest's options.
 """
@@ -20,14 +21,14 @@ def main(arguments):
         return 0
     if sys.version_info < (3, 10):  # noqa: UP036
         print("Fast Compile needs Python 3.10 or newer; this is {}.{}.".format(*sys.version_info[:2]), flush=True)
-        return 1 if command else 0
+        return 0 if command in ("", "--retry") else 1
     if ROOT not in sys.path:  # a Python with a ._pth file, as in Windows portable builds, leaves the script's folder out
         sys.path.insert(0, ROOT)
-    if command == "":
+    if command in ("", "--retry"):
         try:
             from fast_compile_installer import host
 
-            host.set_up()
+            host.set_up(again=command != "")
         except (Exception, KeyboardInterrupt) as error:
             print(f"Fast Compile: set-up was left unfinished: {type(error).__name__}: {error}", flush=True)
         return 0

@@ -55,6 +55,6 @@ def write(folder: Path, name: str, rows: list[Any], table: str, machine: dict[st
 
 def _output(*command: str) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip().splitlines()[0]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip().splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
         return "unknown"

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import tempfile
 from pathlib import Path
 
-from . import ROOT, native, optional, requirements
+from . import ROOT, failures, native, optional, requirements
 from .console import say
 from .pip import Pip, PipError, for_running_python
 
 PIP_LIMIT_S = 600.0
+RETRY_S = 24 * 3600.0
+RETRY = "--retry"
+_MEMORY = ROOT / "build" / "requirements.json"
 
 
-def set_up() -> None:
-    """Install what is missing, build what can be built, and say in one line what stays missing."""
+def set_up(again: bool = False) -> None:
+    """Install what is missing, build what can be built, and say in one line what stays missing.
+
+    ``again``: also what failed a short while ago.
+    """
     pip = for_running_python()
-    lacking = _install_missing(pip)
-    frontend = optional.wanted()
+    lacking = _install_missing(pip, again)
+    frontend = optional.wanted(again)
     if pip is not None and frontend is not None:
         optional.install(pip, frontend)
-    built = native.builder().ensure(say)
+    built = native.builder().ensure(say, again=again)
     if built.built:
         say("the CUDA extension is built")
     elif built.library is None:
@@ -30,7 +37,7 @@ def set_up() -> None:
         say("; ".join(lacking))
 
 
-def _install_missing(pip: Pip | None) -> list[str]:
+def _install_missing(pip: Pip | None, again: bool) -> list[str]:
     """Install the missing requirements; what stays missing and what that costs, in words."""
     names = requirements.read(ROOT / "requirements.txt")
     wanted = requirements.missing(names)
@@ -38,11 +45,17 @@ def _install_missing(pip: Pip | None) -> list[str]:
     if wanted and pip is None:
         reason = "this Python has neither pip nor uv"
     elif wanted and pip is not None:
-        say(f"installing {', '.join(wanted)} ...")
-        try:
-            _install(pip, wanted)
-        except PipError as error:
-            reason = str(error)
+        key = repr((sys.executable, sys.version_info[:2], sorted(wanted), os.environ.get("INDEX_URL"), os.environ.get("PIP_INDEX_URL")))
+        failed = None if again else failures.lately(_MEMORY, key, RETRY_S)
+        if failed is not None:
+            reason = f"{failed}; tried before, and again a day later or by python install.py {RETRY}"
+        else:
+            say(f"installing {', '.join(wanted)} ...")
+            try:
+                _install(pip, wanted)
+            except PipError as error:
+                reason = str(error)
+                failures.remember(_MEMORY, key, reason)
     lacking = [f"{name} is missing ({reason})" for name in wanted] if reason else []
     if sys.platform == "win32" and importlib.util.find_spec("triton") is None:
         lacking.append("Triton is missing (pip install triton-windows): fused operators run as plain PyTorch, slower, with equal results")

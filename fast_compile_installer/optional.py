@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
-import time
 from pathlib import Path
 
-from . import ROOT, requirements
+from . import ROOT, failures, requirements
 from .console import say
 from .pip import Pip, PipError
 
@@ -17,13 +15,16 @@ RETRY_S = 7 * 24 * 3600.0
 _MEMORY = ROOT / "build" / "cudnn_frontend.json"
 
 
-def wanted() -> str | None:
-    """Whether it is missing in the running Python, useful and not tried lately: a key that names this Python and its PyTorch, or None."""
+def wanted(again: bool = False) -> str | None:
+    """Whether it is missing in the running Python, useful and not tried lately: a key that names this Python and its PyTorch, or None.
+
+    ``again``: whenever it was tried.
+    """
     torch_version = requirements.version("torch")
     if torch_version is None or why_not(torch_version) is not None:
         return None
     key = f"Python {sys.version_info[0]}.{sys.version_info[1]}, PyTorch {torch_version}"
-    return None if _failed_lately(key) else key
+    return None if not again and failures.lately(_MEMORY, key, RETRY_S) else key
 
 
 def install(pip: Pip, key: str, limit_s: float = 120.0) -> None:
@@ -34,7 +35,7 @@ def install(pip: Pip, key: str, limit_s: float = 120.0) -> None:
         pip.install(["--no-deps", "--only-binary", ":all:", NAME], show=False, limit_s=limit_s)
     except PipError as error:
         say(f"{NAME} can't be installed ({error}); convolutions stay with PyTorch's own kernels")
-        _remember(key)
+        failures.remember(_MEMORY, key, str(error))
 
 
 def why_not(torch_version: str) -> str | None:
@@ -61,18 +62,3 @@ def _has_gpu_driver() -> bool:
         return Path("C:/Windows/System32/nvcuda.dll").is_file()
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
 
-
-def _failed_lately(key: str) -> bool:
-    try:
-        memory = json.loads(_MEMORY.read_text(encoding="utf-8"))
-        return bool(memory["key"] == key and time.time() - memory["time"] < RETRY_S)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _remember(key: str) -> None:
-    try:
-        _MEMORY.parent.mkdir(exist_ok=True)
-        _MEMORY.write_text(json.dumps({"key": key, "time": time.time()}), encoding="utf-8")
-    except OSError:
-        pass  # then it is tried again at the next start

@@ -1,7 +1,8 @@
 """Which impl was fastest for which shape, kept on disk.
 
-One JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the source of our kernels. A
-damaged or foreign file counts as empty. Writing merges with what another process wrote meanwhile and replaces the file atomically.
+One JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the source of our kernels. What is
+damaged or foreign, a file or an entry, counts as not there. Writing merges with what another process wrote meanwhile, which a lock keeps
+from doing the same at the same time, and replaces the file atomically.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
+import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from .file_lock import locked
 from .native.build import source_hash
 from .target import Target
 
 _FORMAT = 3
+_LOCK = "choices.lock"  #: one for all files of a folder; it stays there, empty
+_LOCK_S = 5.0  #: writing takes milliseconds: who has the lock for longer is not writing
+_LARGEST = 64 * 2**20  #: bytes of a file; a thousand choices have 200 thousand
+_BUSY_TRIES = 20  #: Windows replaces no file that another process has open to read it
 
 
 def cache_folder() -> Path | None:
@@ -102,25 +111,52 @@ class Choices:
         if self._path is None:
             return {}
         try:
+            what = self._path.stat()
+            if not stat.S_ISREG(what.st_mode) or what.st_size > _LARGEST:  # from a pipe or a device one would read for ever
+                return {}
             content = json.loads(self._path.read_text("utf-8"))
-            if content["format"] == _FORMAT:
-                kept = content["choices"].items()
-                return {
-                    key: Choice(key, str(family), max(1, int(size)), str(impl), float(seconds)) for key, (family, size, impl, seconds) in kept
-                }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
-        return {}
+            if content["format"] != _FORMAT:
+                return {}
+            read = (_choice(key, value) for key, value in content["choices"].items())
+            return {choice.key: choice for choice in read if choice is not None}
+        except Exception:  # whatever lies there: a file of others may fail in any way, and its choices can be measured again
+            return {}
 
     def _write(self, path: Path) -> None:
-        merged = {**self._read(), **self._choices}
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        with locked(path.parent / _LOCK, _LOCK_S):
+            merged = {**self._read(), **self._choices}
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    choices = {key: choice[1:] for key, choice in merged.items()}
+                    json.dump({"format": _FORMAT, "choices": choices}, file, indent=0, sort_keys=True)
+                _replace(name, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+                raise
+
+
+def _choice(key: str, value: Any) -> Choice | None:
+    """A kept choice, or None where it is none."""
+    try:
+        family, size, impl, seconds = value
+        if isinstance(family, str) and isinstance(impl, str) and type(size) is int and type(seconds) in (int, float):
+            seconds = float(seconds)
+            return Choice(key, family, max(1, size), impl, seconds) if math.isfinite(seconds) and 0 <= seconds and size < 2**63 else None
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return None
+
+
+def _replace(name: str, path: Path) -> None:
+    """Put the file ``name`` in the place of ``path``."""
+    for _ in range(_BUSY_TRIES - 1):
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                choices = {key: choice[1:] for key, choice in merged.items()}
-                json.dump({"format": _FORMAT, "choices": choices}, file, indent=0, sort_keys=True)
-            os.replace(name, path)
-        except OSError:
-            os.unlink(name)
-            raise
+            return os.replace(name, path)
+        except PermissionError:
+            if os.name != "nt":
+                raise
+            time.sleep(0.01)
+    os.replace(name, path)

@@ -15,9 +15,21 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
-from .capture import CaptureError, Signature, ThreadState, Trace, Tracer, Untraceable, autocast_off, device_of, recording, what_watches
+from .capture import (
+    CaptureError,
+    GradientsRecorded,
+    Recorded,
+    Signature,
+    ThreadState,
+    Trace,
+    Tracer,
+    Untraceable,
+    autocast_off,
+    device_of,
+    recording,
+    what_watches,
+)
 from .capture.trace import LeafScope
 from .config import CompileConfig
 from .forks import renew_in_children
@@ -100,20 +112,27 @@ class Engine:
             kwargs: its keyword arguments, likewise.
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
         """
-        eager = eager or (lambda: original(*args, **kwargs))
+        arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
+        recorded = Recorded(original, lambda: original(*args, **kwargs), arguments)
+        eager = eager or recorded.call
         if recording():  # inside another module's recorded call
-            return eager()
+            with self._store.plain():
+                return eager()
         if watching := what_watches():
             return self.run_eager(watching, eager)
         try:
             signature = Signature(args, kwargs)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
+            if isinstance(error, GradientsRecorded):
+                with self._store.lock:
+                    self._store.leave_to_autograd()
+                    self.report.adopted_bytes = self._store.adopted_bytes
             return self.run_eager(str(error), eager)
         on, before = self._on(device), ThreadState()
         with on.lock:
             try:
-                first_call = lambda: self._first_call(on, module, signature, lambda: original(*args, **kwargs), eager)  # noqa: E731
+                first_call = lambda: self._first_call(on, module, signature, recorded, eager)  # noqa: E731
                 variant = on.variants.take(signature.key)
                 replayed = self._replay_ahead(variant, signature, device)
                 if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
@@ -139,6 +158,8 @@ class Engine:
                         reason = OUT_OF_MEMORY
                     except WeightsElsewhere as error:
                         variant.release()
+                        reason = str(error)
+                    except GradientsRecorded as error:
                         reason = str(error)
                     except WeightsChanged as error:
                         self._trace_again(on, signature.key, str(error))
@@ -174,7 +195,8 @@ class Engine:
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
         self.reporter.ran_eager(reason)
-        return eager()
+        with self._store.plain():
+            return eager()
 
     @property
     def graphs(self) -> DeviceGraphs | None:
@@ -216,20 +238,25 @@ class Engine:
                 on.variants.release()
             self._lay_out_plainly()
 
+    def lay_plain(self) -> None:
+        """Let others find the weights with the strides that the module gave them, until the next call. Graphs stay as they are."""
+        with self._store.lock:
+            self._store.lay_plain()
+
     # -- a signature's first call ----------------------------------------------------------------------------------------
 
     @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
     def _first_call(
-        self, on: OnDevice, module: torch.nn.Module, signature: Signature, traced: Callable[[], Any], eager: Callable[[], Any]
+        self, on: OnDevice, module: torch.nn.Module, signature: Signature, recorded: Recorded, eager: Callable[[], Any]
     ) -> Any:
         self.reporter.announce("tracing")
         variant = Variant(SignatureReport(str(signature)), signature.layout)
         traced_now = partial(on.thrashing.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
         keep = partial(on.variants.add, signature.key, variant, self.config.max_signatures)  # when it is known what it is, not before
-        adopted = self.report.adopted_bytes > 0
         failure: str | None = None
+        self._store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
-            result, trace, variant.guard = self._tracer.record(module, signature, on.device, traced)
+            result, trace, variant.guard = self._tracer.record(module, signature, on.device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard
@@ -255,9 +282,7 @@ class Engine:
         try:
             if variant.guard is not None and variant.guard.hooked:
                 raise CaptureError(variant.guard.hooked)
-            if adopted:  # its weights are channels_last by now, and so may be its result: the host shall get what it always got
-                result = _contiguous(result)
-            fused = self._fuse(on, variant, trace, signature, result, adopted)
+            fused = self._fuse(on, variant, trace, signature, result)
             on.backoff.succeeded(signature.key)
             variant.tally = traced_now()
             keep()
@@ -265,7 +290,7 @@ class Engine:
         except self.interruptions:
             self._restore_unless_used()
             raise
-        except WeightsElsewhere as error:
+        except (WeightsElsewhere, WeightsChanged) as error:
             self._try_later(on, signature.key, str(error))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
             self._out_of_memory(on, error)
@@ -280,16 +305,16 @@ class Engine:
             raise
         return result
 
-    def _fuse(self, on: OnDevice, variant: Variant, trace: Trace, signature: Signature, recorded: Any, plain_layouts: bool) -> Any:
-        """Make the variant's program and prove it. Returns what it computes in the place of the ``recorded`` result."""
+    def _fuse(self, on: OnDevice, variant: Variant, trace: Trace, signature: Signature, result: Any) -> Any:
+        """Make the variant's program and prove it. Returns what it computes in the place of the recorded ``result``."""
         device, backend = on.device, on.graphs.backend if on.graphs else None
         progress = partial(self.reporter.announce, "tracing")
         with autocast_off():  # constants are folded and kernels timed as they will run
-            program = lower(trace, device, self._store, self.config, backend, variant.report, plain_layouts, progress)
+            program = lower(trace, device, self._store, self.config, backend, variant.report, progress)
         variant.graphed = GraphedProgram(program, trace.outputs, self._store, device, on.graphs, variant.report, self.reporter)
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
         with self._store.pinned(device):
-            return variant.graphed.prove(signature.tensors, recorded, trace.computed_in, self.config.tolerance)
+            return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)
 
     # -- changes and failures --------------------------------------------------------------------------------------------
 
@@ -303,6 +328,7 @@ class Engine:
                 if other is not on:
                     other.release_unreadable()
             self._last, self.report.device = on, str(device)
+            self._store.lock = on.lock
         return on
 
     def _trace_again(self, on: OnDevice, key: Hashable, change: str) -> None:
@@ -337,8 +363,3 @@ class Engine:
 
 def _settings(config: CompileConfig) -> dict[str, Any]:
     return {key: getattr(config, key) for key in CompileConfig.names()}
-
-
-def _contiguous(result: Any) -> Any:
-    """``result`` with every tensor contiguous."""
-    return _pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, result)

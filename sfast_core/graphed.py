@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
 
-from .capture import OutputSpec
+from .capture import GradientsRecorded, OutputSpec
 from .config import CompileConfig
 from .proof import distance_to_eager
 from .report import SignatureReport
@@ -18,6 +18,22 @@ from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs
 from .runtime.program import Program
 from .runtime.store import Bound, Store, WeightsChanged
+
+
+class _Kind(NamedTuple):
+    """What kernels are chosen for. The strides are those that matter: a dimension of one element may have any."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    strides: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}/{list(self.strides)}"
+
+
+def _kind(weight: torch.Tensor) -> _Kind:
+    strides = tuple(stride for stride, size in zip(weight.stride(), weight.shape, strict=True) if size != 1)
+    return _Kind(weight.shape, weight.dtype, strides)
 
 
 class GraphedProgram:
@@ -52,7 +68,7 @@ class GraphedProgram:
         self._device = device
         self._report = report
         self._reporter = reporter
-        self._shapes: list[torch.Size] = []  # of the weights
+        self._kinds: list[_Kind] = []  # of the weights
         self._bound: Bound | None = None  # where the graph reads them
         self._captured: Captured | None = None
         self._capture_failed = False
@@ -70,9 +86,10 @@ class GraphedProgram:
         Raises:
             CaptureError: the results differ by more than that.
         """
-        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
+        self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
         weights = self._store.tensors(self.program.sources, self._device)
-        self._shapes = [weight.shape for weight in weights]
+        self._kinds = list(map(_kind, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         results = self.program(inputs, weights)
         self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
@@ -88,8 +105,11 @@ class GraphedProgram:
 
         Raises:
             WeightsElsewhere: a weight isn't on the device.
-            WeightsChanged: a weight is gone, or isn't of the shape that the program was made for.
+            WeightsChanged: a weight is gone, or isn't of the shape, dtype and strides that the program was made for.
+            GradientsRecorded: a weight requires grad by now, as a tensor that is no parameter may.
         """
+        if torch.is_grad_enabled() and self._require_grad():
+            raise GradientsRecorded
         self._report.calls += 1
         if replayed is None or self._bound is None or not self._bound.current():
             replayed = None
@@ -105,6 +125,7 @@ class GraphedProgram:
         else:
             results = self.program.deliver(self.program(inputs, self._weights()))
             calls["fused"] += 1
+        self._outputs.repeat(results)
         return self._outputs.build(results)
 
     @property
@@ -133,15 +154,21 @@ class GraphedProgram:
         if self._captured is not None and not self._captured.alive:
             self.release()
 
+    def _require_grad(self) -> bool:
+        try:
+            return any(ref.tensor().requires_grad for source in self.program.sources for ref in source.refs)
+        except ReferenceError as error:
+            raise WeightsChanged(str(error)) from error
+
     def _weights(self) -> list[torch.Tensor]:
-        """The weights, laid out for the program and of the shapes that it was made for."""
+        """The weights, laid out for the program and of the kinds that it was made for."""
         try:
             weights = self._store.tensors(self.program.sources, self._device)
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
-        for source, weight, shape in zip(self.program.sources, weights, self._shapes, strict=True):
-            if weight.shape != shape:
-                raise WeightsChanged(f"the weight {source} is {list(weight.shape)} now, it was {list(shape)}")
+        for source, weight, kind in zip(self.program.sources, weights, self._kinds, strict=True):
+            if (now := _kind(weight)) != kind:
+                raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
         return weights
 
     def _wants_graph(self, config: CompileConfig) -> bool:

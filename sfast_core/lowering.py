@@ -6,15 +6,17 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from .capture import Trace
 from .capture.nodes import take_apart
+from .capture.recorder import function_name
 from .choices import Choices
 from .config import CompileConfig
+from .numerics import Numerics
 from .ops import all_ops
 from .report import SignatureReport
 from .rewrite import Call, has_impl, rewrite, select_impls
@@ -38,7 +40,6 @@ def lower(
     config: CompileConfig,
     backend: Backend | None,
     report: SignatureReport,
-    plain_layouts: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
@@ -50,20 +51,20 @@ def lower(
         config: what may be done.
         backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
-        plain_layouts: the results are to be contiguous, however the recorded call returned them.
         progress: told how much of the compiling and measuring of kernels is done, from 0 to 1, by several threads.
     """
     start = time.perf_counter()
     graph = trace.graph
-    layouts = _layouts(graph, plain_layouts)
-    ops, target = all_ops().values(), probed(device)
+    layouts = _layouts(graph)
+    ops, numerics = all_ops().values(), Numerics.now()
+    target = replace(probed(device), numerics=numerics)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
     rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes, available)
     choose = None
     if backend is not None:
-        tuner = Tuner(device, backend, _choices(target), config.measure)
-        choose = lambda calls: tuner.decide(_counted([_job(call) for call in calls], progress))  # noqa: E731
+        tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
+        choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
     selection = select_impls(graph, ops, target, config.disabled_impls, choose)
     report.passes, report.nodes_before, report.nodes_after = rewritten.counts, rewritten.nodes_before, rewritten.nodes_after
     report.impls = {op: dict(impls) for op, impls in selection.chosen.items()}
@@ -76,16 +77,17 @@ def lower(
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=layouts,
         capturable="there is no CUDA device" if backend is None else _why_not_capturable(graph, device),
+        kept=trace.kept,
     )
     take_apart(graph)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
     return program
 
 
-def _layouts(graph: Graph, plain: bool) -> tuple[Layout, ...]:
+def _layouts(graph: Graph) -> tuple[Layout, ...]:
     (output,) = [node for node in graph.nodes if node.op == "output"]
     values = [(node.meta["val"], node.meta["device"]) for node in output.args[0]]
-    return tuple(Layout(tuple(val.shape), _dense(val.contiguous() if plain else val), val.dtype, device) for val, device in values)
+    return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
 
 
 def _dense(val: torch.Tensor) -> tuple[int, ...]:
@@ -95,12 +97,25 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
     for node in graph.nodes:
+        if node.op != "placeholder" and _copies_from_python(node):
+            return f"{node.name} copies values from the CPU at each call"
         elsewhere = node.meta.get("device")
         if elsewhere is not None and elsewhere != device and node.op != "placeholder":
             return f"{node.name} is computed on {elsewhere}"
         if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
             return f"{node.name} is on {elsewhere}"
     return None
+
+
+def _copies_from_python(node: Node) -> bool:
+    """Whether a call makes a tensor of Python's values, as those do that the passes couldn't turn into constants."""
+    name = function_name(node.target)
+    if name in ("tensor", "new_tensor", "as_tensor", "asarray", "tensor_of"):
+        return not (node.args and isinstance(node.args[0], Node) and name in ("as_tensor", "asarray"))
+    if name not in ("__getitem__", "__setitem__", "setitem"):
+        return False
+    index = node.args[1]
+    return any(isinstance(item, list) for item in (index if isinstance(index, tuple) else (index,)))
 
 
 def _counted(jobs: list[Job], progress: Callable[[float], None] | None) -> list[Job]:
@@ -145,12 +160,13 @@ class _Counted:
                 self._count.add()
 
 
-def _job(call: Call) -> Job:
-    key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {','.join(impl.name for impl in call.impls)}"
+def _job(call: Call, numerics: Numerics) -> Job:
+    impls_of = ",".join(impl.name for impl in call.impls)
+    key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
     reference = (_Reference(call.op.reference),) if call.op.reference_competes or not call.impls else ()
     impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
     family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
-    return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}", size)
+    return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size)
 
 
 @dataclass(frozen=True)

@@ -67,5 +67,5 @@ class FakeBackend:
     def synchronise(self) -> None:
         self.events.append("synchronise")
 
-    def trim(self, none_left: bool) -> None:
-        self.events.append("trim all" if none_left else "trim")
+    def trim(self) -> None:
+        self.events.append("trim")

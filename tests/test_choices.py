@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 import torch
 
 from sfast_core.choices import Choice, Choices, cache_folder, machine_key
+from sfast_core.file_lock import locked
 from sfast_core.target import Target
 
+ROOT = Path(__file__).resolve().parent.parent
 GPU = Target(torch.device("cuda", 0), "fake", (9, 0), sm_count=10)
 
 
@@ -34,7 +37,7 @@ def test_what_is_added_is_found_again(tmp_path: Path) -> None:
     choices.add([choice("b", "flash")])
     for found in (choices, Choices(path)):
         assert (impl(found, "a"), impl(found, "b"), impl(found, "c")) == ("triton", "flash", None)
-    assert [file.name for file in path.parent.iterdir()] == ["choices.json"]
+    assert {file.name for file in path.parent.iterdir()} == {"choices.json", "choices.lock"}
 
 
 def test_the_nearest_in_size_of_the_same_family_decides(tmp_path: Path) -> None:
@@ -79,7 +82,28 @@ def test_threads_lose_nothing(tmp_path: Path) -> None:
         b'{"format": 3, "choices": {"a": ["f", "large", "triton", 2e-6]}}',
         b'{"format": 3, "choices": {"a": ["f", 100, "triton"]}}',
         b'{"format": 3, "choices": {"a": ["f", 100, "triton", "fast"]}}',
+        b'{"format": 3, "choices": {"a": ["f", 100, "triton", 2e-6]',
+        b"\xff\xfe{\x00}\x00",
+        b'{"format": 3, "choices": {"\xe9": ["f", 100, "triton", 2e-6]}}',
+        b'{"format": 3, "choices": {"a": ["f", 1e999, "triton", 2e-6]}}',
+        b'{"format": 3, "choices": {"a": ["f", 100, "triton", 1' + b"0" * 400 + b"]}}",
+        b'{"format": 3, "choices": {"a": ["f", 1' + b"0" * 5000 + b', "triton", 2e-6]}}',
+        b'{"format": 3, "choices": {"a": ["f", 1' + b"0" * 100 + b', "triton", 2e-6]}}',
+        b'{"format": 3, "choices": {"a": ["f", 100, "triton", NaN]}}',
+        b'{"format": 3, "choices": {"a": ["f", 100, "triton", -1]}}',
+        b'{"format": 3, "choices": {"a": ["f", 100, ["triton"], 2e-6]}}',
+        b'{"format": 3, "choices": {"a": [{"f": 1}, 100, "triton", 2e-6]}}',
+        b'{"format": 3, "choices": {"a": ["f", true, "triton", 2e-6]}}',
+        b'{"format": 3, "choices": {"a": ["f", null, "triton", null]}}',
+        b'{"format": 3, "choices": {"a": null}}',
+        b'{"format": 3, "choices": {"a": {"family": "f"}}}',
+        b'{"format": 3, "choices": null}',
+        b'{"format": 3, "choices": 7}',
+        b'{"format": 3}',
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
     ],
+    ids=lambda content: content[:50].decode("ascii", "replace"),
 )
 def test_a_damaged_or_foreign_file_is_empty_and_written_again(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "choices.json"
@@ -88,6 +112,135 @@ def test_a_damaged_or_foreign_file_is_empty_and_written_again(tmp_path: Path, co
     assert impl(choices, "a") is None
     choices.add([choice("b")])
     assert impl(Choices(path), "b") == "triton" and set(json.loads(path.read_text())["choices"]) == {"b"}
+
+
+def test_a_damaged_entry_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "choices.json"
+    path.write_text('{"format": 3, "choices": {"a": ["f", 100, "triton", 2e-6], "b": ["f", "large", "triton", 2e-6], "c": []}}')
+    choices = Choices(path)
+    assert [impl(choices, key) for key in "abc"] == ["triton", None, None]
+
+
+def a_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "file").touch()
+
+
+def unreadable(path: Path) -> None:
+    path.write_text('{"format": 3, "choices": {}}')
+    path.chmod(0)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(100 * 2**30)  # takes no room
+
+
+IN_ITS_PLACE = {
+    "directory": a_directory,
+    "symlink to itself": lambda path: path.symlink_to(path),
+    "symlink to nothing": lambda path: path.symlink_to(path.parent / "nothing"),
+    "symlink to a device": lambda path: path.symlink_to("/dev/zero"),
+    "unreadable": unreadable,
+    "pipe": pipe,
+    "huge": huge,
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has neither links nor pipes for everybody")
+@pytest.mark.parametrize("kind", IN_ITS_PLACE)
+def test_whatever_lies_in_its_place_is_empty(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "choices.json"
+    IN_ITS_PLACE[kind](path)
+    choices = Choices(path)
+    assert impl(choices, "a") is None
+    choices.add([choice("b")])
+    assert impl(choices, "b") == "triton"
+    assert impl(Choices(path), "b") == (None if kind == "directory" else "triton")
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has neither links nor pipes for everybody")
+@pytest.mark.parametrize("kind", IN_ITS_PLACE)
+def test_whatever_lies_in_the_locks_place_is_no_obstacle(tmp_path: Path, kind: str) -> None:
+    IN_ITS_PLACE[kind](tmp_path / "choices.lock")
+    Choices(tmp_path / "choices.json").add([choice("b")])
+    assert impl(Choices(tmp_path / "choices.json"), "b") == "triton"
+
+
+def test_a_folder_that_is_read_only_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "choices.json"
+    Choices(path).add([choice("a")])
+    path.parent.chmod(0o500)
+    try:
+        choices = Choices(path)
+        choices.add([choice("b")])
+        assert impl(choices, "a") == impl(choices, "b") == "triton"
+    finally:
+        path.parent.chmod(0o700)
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from sfast_core.choices import Choice, Choices
+path, name = Path(sys.argv[1]), sys.argv[2]
+choices = Choices(path)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    choices.add([Choice(f"{name} {number}", "f", 1, "triton", 1e-6)])
+"""
+
+
+def writer(path: Path, name: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _WRITER, str(path), name]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "choices.json"
+    writers = {name: writer(path, name) for name in ("one", "other")}
+    for process in writers.values():
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in writers.values():
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.wait(60) for process in writers.values()] == [0, 0]
+    for process in writers.values():
+        process.stdin.close(), process.stdout.close()  # type: ignore[union-attr]
+    found = Choices(path)
+    assert [f"{name} {number}" for name in writers for number in range(40) if found.get(f"{name} {number}") is None] == []
+
+
+_HOLDER = """
+import sys, time
+from pathlib import Path
+from sfast_core.file_lock import locked
+with locked(Path(sys.argv[1]), 1.0) as held:
+    print(held, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_lock_goes_with_its_process_and_is_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path / "choices.lock")], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+    with locked(tmp_path / "choices.lock", 0.05) as held:
+        assert not held
+    monkeypatch.setattr("sfast_core.choices._LOCK_S", 0.05)
+    Choices(tmp_path / "choices.json").add([choice("a")])
+    assert impl(Choices(tmp_path / "choices.json"), "a") == "triton"
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    with locked(tmp_path / "choices.lock", 5.0) as held:
+        assert held
 
 
 def test_without_a_file_choices_last_as_long_as_the_object() -> None:
@@ -113,7 +266,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "replace", fail)
     choices = Choices(path)
     choices.add([choice("b")])
-    assert impl(choices, "b") == "triton" and list(tmp_path.iterdir()) == [path]
+    assert impl(choices, "b") == "triton" and sorted(tmp_path.iterdir()) == [path, tmp_path / "choices.lock"]
     assert impl(Choices(path), "a") == "triton" and impl(Choices(path), "b") is None
 
 

@@ -78,6 +78,30 @@ def test_diffusers_unets(sdxl: bool) -> None:
     assert calls(handle) == {"traced": 1, "fused": 2} and report.passes["fuse_geglu"] >= 3 and report.passes["pack_qkv"] >= 9
 
 
+class ByMode(nn.Module):
+    """Branches on PyTorch's settings."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * (2 if torch.is_grad_enabled() else 3)
+        y = y + (5 if torch.is_inference_mode_enabled() else 7)
+        return y * (11 if torch.are_deterministic_algorithms_enabled() else 13)
+
+
+def test_a_call_under_other_settings_has_a_program_of_its_own() -> None:
+    handle, x = compiled(ByMode()), torch.randn(2, 3)
+    try:
+        for _ in range(2):
+            for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+                for deterministic in (False, True):
+                    torch.use_deterministic_algorithms(deterministic)
+                    with mode():
+                        check(handle, x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert calls(handle) == {"traced": 6, "fused": 6} and reasons(handle) == {}
+    assert len({signature.inputs for signature in handle.engine.report.signatures}) == 6
+
+
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad], ids=["inference_mode", "no_grad"])
 def test_results_look_as_eagers_do(mode: Any) -> None:
     twin = UNet()

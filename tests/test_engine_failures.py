@@ -287,3 +287,23 @@ def test_an_unknown_pass_in_the_settings_is_named_in_the_reason() -> None:
     handle, x = compiled(linear(), disabled_passes=("fuse_everything",)), torch.randn(2, 4)
     assert torch.equal(handle(x), own(handle, x))
     assert "disabled_passes: got fuse_everything, known are" in str(handle.engine.report.signatures[0].eager_because)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, options: Any) -> torch.Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize("depth", [1, 20_000])
+def test_arguments_without_an_end_run_eager_with_the_reason(depth: int) -> None:
+    options: list[Any] = []
+    if depth == 1:
+        options.append(options)
+    for _ in range(depth):
+        options = [options]
+    handle, x = compiled(Scaled()), torch.randn(2, 3)
+    for _ in range(2):
+        assert torch.equal(handle(x, options), x * 2)
+    report = handle.engine.report
+    (reason,) = report.reasons
+    assert dict(report.calls) == {"eager": 2} and ("holds itself" in reason or "containers in one another" in reason)

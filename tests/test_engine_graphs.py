@@ -295,3 +295,47 @@ def test_deleting_a_module_frees_it_and_its_graphs_without_the_collector(graphs:
         assert [ref() for ref in alive] == [None] * len(alive) and graphs.bytes == 0
     finally:
         gc.enable()
+
+
+Z = torch.complex(torch.arange(24.0).view(2, 3, 4), torch.arange(24.0).view(2, 3, 4) + 1)
+COMPLEX = {
+    "adjoint": lambda z: z.adjoint(),
+    "torch.adjoint": lambda z: torch.adjoint(z) * 2,
+    "mH": lambda z: z.mH * 2,
+    "H": lambda z: z[0].H * 2,
+    "mT": lambda z: z.mT * 2,
+    "conj": lambda z: z.conj() * 2,
+    "conj twice": lambda z: z.conj().transpose(0, 1).conj(),
+    "a copy of a conjugate as pairs": lambda z: torch.view_as_real(z.conj().clone()),
+    "resolved, as pairs": lambda z: torch.view_as_real(z.conj().clone().resolve_conj()) * 2,
+    "negated imaginary part": lambda z: z.conj().imag.unsqueeze(0) * 2,
+    "matmul with its adjoint": lambda z: z @ z.adjoint(),
+    "rotation": lambda z: torch.view_as_real(z * torch.polar(torch.ones(4), torch.arange(4.0))).flatten(2),
+    "real part": lambda z: z.real.float() - z.imag,
+}
+INPUTS = {
+    "plain": lambda z: z,
+    "conjugated": lambda z: z.conj(),
+    "of a negated part": lambda z: torch.view_as_complex(torch.stack([z.real, z.imag], -1)).conj(),
+}
+
+
+@pytest.mark.parametrize("given", INPUTS)
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_keep_both_parts(graphs: DeviceGraphs, name: str, given: str) -> None:
+    handle = compiled(Forward(lambda net, z: COMPLEX[name](z)))
+    for factor in (1, 2, 1j, 3):
+        z = INPUTS[given](Z * factor)
+        result, expected = handle(z), COMPLEX[name](z)
+        assert torch.equal(result, expected), factor
+    assert calls(handle) == {"traced": 1, "replayed": 3}
+
+
+def test_an_input_that_is_conjugated_lazily_is_another(graphs: DeviceGraphs) -> None:
+    handle = compiled(Forward(lambda net, z: torch.view_as_real(z.conj() if z.is_conj() else z) * 2))
+    for z in (Z, Z.conj(), Z * 2, Z.conj() * 2, (Z * 2).conj()):
+        assert torch.equal(handle(z), type(handle.module).forward(handle.module, z))
+    real = compiled(Forward(lambda net, x: x * (2 if x.is_neg() else 3)))
+    for x in (Z.imag, Z.conj().imag, Z.imag, Z.conj().imag):
+        assert torch.equal(real(x), type(real.module).forward(real.module, x))
+    assert calls(handle)["traced"] == calls(real)["traced"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -26,7 +27,11 @@ folder = pathlib.Path(__file__).parent
 arguments = sys.argv[1:]
 with (folder / "calls.txt").open("a") as calls:
     calls.write(arguments[0] + "\\n")
-if arguments == ["--version"]:
+if arguments == ["--version"] and os.environ.get("FAKE_NVCC") == "mute":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (folder / "child.txt").write_text(str(child.pid))
+    time.sleep(600)
+elif arguments == ["--version"]:
     print("Cuda compilation tools, release " + (folder / "version.txt").read_text())
 elif arguments == ["--list-gpu-arch"]:
     print("compute_75\\ncompute_80\\ncompute_90")
@@ -74,8 +79,9 @@ class Pack:
         return {**kept, "PATH": str(self.tools), "PIP_NO_INDEX": "1", "SFAST_CUDA_ARCHS": "80", **more}
 
     def start(self, *options: str, **more: str) -> subprocess.Popen[str]:
-        """``python install.py`` in the copy, from a folder that is not it."""
-        command = [sys.executable, *options, str(self.root / "install.py")]
+        """``python install.py`` in the copy, from a folder that is not it. Options with two dashes are its own, others Python's."""
+        own = [option for option in options if option.startswith("--")]
+        command = [sys.executable, *(option for option in options if option not in own), str(self.root / "install.py"), *own]
         return subprocess.Popen(
             command, cwd=self.tools, env=self.environ(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -147,6 +153,37 @@ def test_a_failing_pip_costs_one_line(pack: Pack) -> None:
     assert "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this)" in out
 
 
+@pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip")
+def test_a_download_that_failed_is_not_tried_again_at_every_start(pack: Pack) -> None:
+    def tried(*options: str, **more: str) -> bool:
+        out, _ = pack.run(*options, **more)
+        assert "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this" in out
+        again = "installing no-such-package-as-this ..." in out
+        assert ("tried before, and again a day later or by python install.py --retry" in out) is not again
+        return again
+
+    def age(seconds: float) -> None:
+        kept = json.loads(memory.read_text())
+        memory.write_text(json.dumps({**kept, "time": kept["time"] - seconds}))
+
+    (pack.root / "requirements.txt").write_text("json\nno-such-package-as-this\n")
+    memory = pack.root / "build" / "requirements.json"
+    assert tried() and not tried() and not tried()
+    assert tried("--retry"), "it is asked for"
+    assert not tried()
+    age(23 * 3600)
+    assert not tried()
+    age(2 * 3600)
+    assert tried(), "a day is over"
+    age(-3600)
+    assert tried(), "the clock was wrong"
+    memory.write_text("damaged")
+    assert tried() and not tried()
+    assert tried(INDEX_URL="http://127.0.0.1:9/simple"), "another index"
+    (pack.root / "requirements.txt").write_text("json\n")
+    assert "missing" not in pack.run()[0]
+
+
 def test_a_broken_set_up_costs_one_line(pack: Pack) -> None:
     (pack.root / "requirements.txt").write_text("numpy>=2,<3\n")
     out, _ = pack.run()
@@ -173,6 +210,8 @@ def test_a_failed_build_leaves_nothing_and_is_not_repeated(pack: Pack) -> None:
     calls = pack.calls
     out, _ = pack.run(FAKE_NVCC="ok")
     assert "error: expected a ';' (tried before" in out and pack.calls == calls
+    out, _ = pack.run("--retry", FAKE_NVCC="fail")
+    assert "building the CUDA extension" in out and len(pack.calls) > len(calls)
     source = pack.root / "csrc" / "abi.cu"
     source.write_text(source.read_text() + "\n")
     pack.run(FAKE_NVCC="ok")
@@ -189,6 +228,40 @@ def test_a_slow_build_is_stopped_with_all_that_it_started(pack: Pack, monkeypatc
     assert pack.libraries == [] and pack.leftovers == []
     child = int((pack.tools / "child.txt").read_text())
     wait_for(lambda: not is_running(child))
+
+
+@needs_scripts
+@pytest.mark.parametrize("tool", ["nvcc", "nvidia-smi"])
+def test_a_tool_that_gives_no_answer_has_a_few_seconds_and_a_day_of_rest(pack: Pack, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    builder = load_builder(pack)
+    monkeypatch.setattr(builder, "PROBE_LIMIT_S", 1.0)
+    if tool == "nvidia-smi":
+        monkeypatch.setenv("SFAST_CUDA_ARCHS", "")
+        (pack.tools / tool).write_text(FAKE_NVCC.format(python=sys.executable).replace('["--version"]', "sys.argv[1:]"))
+        (pack.tools / tool).chmod(0o755)
+    environ = pack.environ(FAKE_NVCC="mute", SFAST_CUDA_ARCHS="80" if tool == "nvcc" else "")
+    for key, value in environ.items():
+        monkeypatch.setenv(key, value)
+    if tool == "nvidia-smi":
+        (pack.tools / "nvcc").write_text("#!/bin/sh\necho release 12.4\n")
+
+    def tried(again: bool = False) -> bool:
+        (pack.tools / "child.txt").unlink(missing_ok=True)
+        outcome = builder.ensure(lambda line: None, environ=environ, again=again)
+        assert outcome.library is None and f"{tool} --" in outcome.reason and "gave no answer in 1 s" in outcome.reason
+        started = (pack.tools / "child.txt").exists()
+        if started:
+            child = int((pack.tools / "child.txt").read_text())
+            wait_for(lambda: not is_running(child))
+        assert ("tried before" in outcome.reason) is not started
+        return started
+
+    assert tried() and not tried() and tried(again=True) and not tried()
+    state = pack.root / LIBRARIES / "state.json"
+    kept = json.loads(state.read_text())
+    state.write_text(json.dumps({**kept, "until": kept["until"] - 25 * 3600}))
+    assert tried() and not tried()
+    assert load_builder(pack).PROBE_LIMIT_S == 5.0
 
 
 @needs_scripts

@@ -72,7 +72,7 @@ def test_a_cudnn_frontend_that_cannot_be_had_is_left_alone_for_a_week(
     failing = pip_module.Pip((sys.executable, "-c", "import sys; print('ERROR: no wheel'); sys.exit(1)"))
     optional.install(failing, key)
     assert "can't be installed (ERROR: no wheel)" in capsys.readouterr().out
-    assert optional.wanted() is None
+    assert optional.wanted() is None and optional.wanted(again=True) == key
     monkeypatch.setattr(requirements, "version", lambda name: "2.12.0")
     assert optional.wanted() is not None, "another PyTorch, another try"
 

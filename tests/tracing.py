@@ -10,7 +10,8 @@ from torch import nn
 from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
-from sfast_core.capture import Signature, Trace, Untraceable, autocast_off, record
+from sfast_core.capture import Guard, Signature, Trace, Untraceable, autocast_off, record
+from sfast_core.capture.guards import CodeCache, ReadSet
 from sfast_core.rewrite.fuse_linear_add import HasImpl
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
 from sfast_core.rewrite.pipeline import no_impl, passes
@@ -22,9 +23,16 @@ CPU = torch.device("cpu")
 
 def try_record(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Trace | Untraceable]:
     """The call's own result, and its trace or why there is none."""
+    result, found, _ = guarded(module, *args, **kwargs)
+    return result, found
+
+
+def guarded(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Trace | Untraceable, Guard]:
+    """As :func:`try_record`, and what tells later whether that still holds."""
     tensors = Signature(args, kwargs).tensors
+    device = tensors[0].device if tensors else CPU
     with torch.no_grad():
-        return record(lambda: module(*args, **kwargs), tensors, module, tensors[0].device if tensors else CPU)
+        return record(lambda: module(*args, **kwargs), tensors, module, device, ReadSet(module, module.forward, CodeCache()))
 
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:

@@ -1,24 +1,24 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
-from .called import stands_for
 from .eligible import device_of, what_watches
-from .errors import CaptureError
-from .guard import StructureGuard
+from .errors import CaptureError, GradientsRecorded
+from .guards import Guard, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
 from .thread_state import ThreadState, recording
 from .trace import OutputSpec, Trace, Untraceable, record
-from .tracer import Guard, Tracer
+from .tracer import Recorded, Tracer
 from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
     "Guard",
+    "GradientsRecorded",
     "OutputSpec",
+    "Recorded",
     "Recorder",
     "Signature",
-    "StructureGuard",
     "ThreadState",
     "Trace",
     "Tracer",
@@ -32,5 +32,6 @@ __all__ = [
     "recording",
     "snapshot",
     "stands_for",
+    "what_watches",
     "what_watches",
 ]

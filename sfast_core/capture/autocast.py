@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import CaptureError
-from .signature import Signature, autocast_state
+from .signature import arguments_key, autocast_state
 from .stand_ins import KINDS, Run, Step, autocast_switched, leaves, mapped
 
 
@@ -90,7 +90,7 @@ class Autocast:
             raise CaptureError(f"autocast is on for {unknown.pop()}")
         self.computed_in.update(map(torch.get_autocast_dtype, on))
         try:
-            key: Hashable = (func, Signature(args, kwargs).key)
+            key: Hashable = (func, arguments_key(args, kwargs))
             found = self._known.get(key)
         except (CaptureError, TypeError):  # an argument that has no key, a slice say
             key = found = None

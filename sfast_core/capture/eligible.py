@@ -9,7 +9,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from .errors import CaptureError
+from .errors import CaptureError, GradientsRecorded
 
 
 def what_watches() -> str | None:
@@ -53,6 +53,7 @@ def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed:
         cpu_allowed: a CPU will do, which it doesn't else.
 
     Raises:
+        GradientsRecorded: the result would require grad. Tensors that are no parameters may bring that too: a recorded call's result tells.
         CaptureError: this call is not one to compile.
     """
     if not tensors:
@@ -63,7 +64,7 @@ def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed:
     if any(tensor.numel() == 0 for tensor in tensors):
         raise CaptureError("an input is empty")
     if torch.is_grad_enabled() and (any(t.requires_grad for t in tensors) or any(p.requires_grad for p in module.parameters())):
-        raise CaptureError("gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()")
+        raise GradientsRecorded
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise CaptureError("the caller is capturing a CUDA graph of its own")
     return device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .tracer import Guard
+    from .guards import Guard
 
 
 class CaptureError(Exception):
@@ -16,3 +16,10 @@ class CaptureError(Exception):
     """
 
     guard: Guard | None = None
+
+
+class GradientsRecorded(CaptureError):
+    """What the call returns would require grad, so the original forward has to make it."""
+
+    def __init__(self) -> None:
+        super().__init__("gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()")

@@ -51,13 +51,31 @@ def filled(value: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 def setitem(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     """What ``x[index] = value`` leaves in x."""
     x = x.clone()
-    x[index] = value
+    if type(value) in (bool, int, float) and all(map(_is_basic, index if isinstance(index, tuple) else (index,))):
+        x[index].fill_(value)  # torch would put the number into a tensor on the CPU, and copy that where the place is a single one
+    else:
+        x[index] = value
     return x
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index makes a view."""
+    return index is None or index is Ellipsis or type(index) is int or isinstance(index, slice)
 
 
 def cast_like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """``x`` in ``dtype``: an in-place operation keeps its target's dtype."""
     return x.to(dtype)
+
+
+def moved(x: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """``x`` in this dtype on this device: what ``x.to(other)`` makes of it, without the other tensor."""
+    return x.to(device=device, dtype=dtype)
+
+
+def tensor_of(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of these numbers, which lie in nested lists."""
+    return torch.tensor(data, dtype=dtype, device=device)
 
 
 def is_in_place(name: str) -> bool:

@@ -20,13 +20,16 @@ from torch.overrides import TorchFunctionMode
 
 from .autocast import Apart, Autocast, Treatment
 from .errors import CaptureError
+from .externals import Found
 from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
+from .guards import Pausing, Unwatched
 from .nodes import call_function, call_method, drop_unused
 from .stand_ins import Value, leaves, mapped
 from .tensor_map import TensorMap
 from .values import METADATA, why_not_static
 from .weights import WeightRef, WeightSource, WeightTable
 
+_SMALL = 1 << 16  # elements of a buffer that is compared with what it was
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
@@ -43,6 +46,7 @@ class Recorder(TorchFunctionMode):
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         super().__init__()
+        self.watch: Pausing = Unwatched()
         self.graph = torch.fx.Graph()
         self.failure: str | None = None
         self.passing = False
@@ -53,13 +57,16 @@ class Recorder(TorchFunctionMode):
         self._stale = TensorMap[weakref.ref[torch.Tensor]]()  # tensor -> the in-place updated view that made its node outdated
         self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
         self._weights: dict[WeightRef, torch.fx.Node] = {}
+        self._externals: list[tuple[torch.Tensor, torch.fx.Node, str]] = []  # tensors from elsewhere, and what reads them first
+        self._versions: list[tuple[weakref.ref[torch.Tensor], int, str]] = []  # of what a call must not change
+        self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor, str]] = []  # of small buffers
         self._metas: dict[Hashable, torch.Tensor] = {}
         self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
         self._paused = 0
         self._last_placeholder: torch.fx.Node | None = None
         for index, tensor in enumerate(inputs):
             self._bind(tensor, self._placeholder(f"input_{index}", tensor))
-            self._foreign.add(self._storage(tensor))
+            self._keep(tensor, "an input")
 
     # -- what a host's leaf adapter uses ---------------------------------------------------------------------------------
 
@@ -67,10 +74,13 @@ class Recorder(TorchFunctionMode):
     def paused(self) -> Iterator[None]:
         """Run torch functions unrecorded; what they return must be bound before it is used."""
         self._paused += 1
+        self.watch.pause()
         try:
             yield
         finally:
             self._paused -= 1
+            if not self._paused:
+                self.watch.resume()
 
     def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, resident: torch.Tensor | None = None) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
@@ -95,13 +105,33 @@ class Recorder(TorchFunctionMode):
         if self.failure is None:
             self.failure, self.passing = reason, passing
 
-    def finish(self, result: list[torch.Tensor]) -> torch.fx.Graph | None:
-        """Close the graph with ``result`` as its outputs; None where the recording failed."""
+    @property
+    def weights(self) -> list[WeightRef]:
+        """The weights that the graph computes with. Others were asked for their shape, or whether they are there."""
+        return [ref for ref, node in self._weights.items() if node.users]
+
+    def reads(self, tensor: torch.Tensor) -> bool:
+        """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
+        node = self._nodes.get(tensor)
+        if node is not None:
+            return node.op == "placeholder" and bool(node.users)
+        ref = self._table.find(tensor)
+        return ref is not None and ref in self._weights and bool(self._weights[ref].users)
+
+    def finish(self, result: list[torch.Tensor], found: Found) -> torch.fx.Graph | None:
+        """Close the graph with ``result`` as its outputs; None where the recording failed.
+
+        Args:
+            result: tensors that the graph is to return.
+            found: says where a tensor is kept that is no input, no weight and wasn't computed.
+        """
         if self.failure is None:
             try:
                 nodes = tuple(self._node(tensor, "the result") for tensor in result)
                 self.graph.output(nodes)
                 self._refuse_unwritten()
+                self._refuse_changed()
+                self._name_externals(found)
             except CaptureError as error:
                 self.failure = str(error)
         return None if self.failure else self.graph
@@ -124,20 +154,26 @@ class Recorder(TorchFunctionMode):
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._paused or self.failure:
             return func(*args, **kwargs)
+        self.watch.pause()
         name = function_name(func)
         if name == "__iter__":
+            self.watch.resume()
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
             call = self._arguments(name, args, kwargs)
         except Exception as error:
             self._refuse_for(error, name)
+            self.watch.resume()
             return func(*args, **kwargs)
+        self.watch.resume()
         result = func(*args, **kwargs)
+        self.watch.pause()
         try:
             if call is not None:
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
+        self.watch.resume()
         return result
 
     def _refuse_for(self, error: Exception, name: str) -> None:
@@ -313,11 +349,30 @@ class Recorder(TorchFunctionMode):
         if (node := self._nodes.get(tensor)) is not None:
             return node
         ref = self._table.find(tensor)
-        if ref is None:
-            raise CaptureError(
-                f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call"
-            )
-        return self._weight(ref, tensor)
+        return self._external(tensor, name) if ref is None else self._weight(ref, tensor)
+
+    def _external(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
+        """A tensor from elsewhere. Where, is asked when the call is over."""
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
+        node = self._placeholder(f"external_{len(self._externals)}", tensor)
+        self._externals.append((tensor, node, name))
+        self._nodes[tensor] = node
+        self._keep(tensor, f"a tensor of shape {tuple(tensor.shape)} from elsewhere")
+        return node
+
+    def _name_externals(self, found: Found) -> None:
+        for tensor, node, name in self._externals:
+            if not node.users:
+                self.graph.erase_node(node)
+                continue
+            ref = found(tensor)
+            if ref is None:
+                raise CaptureError(
+                    f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call"
+                )
+            node.meta["source"] = WeightSource((ref,))
+            self._weights[ref] = node
 
     def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
         node = self._weights.get(ref)
@@ -327,8 +382,17 @@ class Recorder(TorchFunctionMode):
             node = self._placeholder(f"weight_{ref}".replace(".", "_"), tensor)
             node.meta["source"] = WeightSource((ref,))
             self._weights[ref] = node
-            self._foreign.add(self._storage(tensor))
+            self._keep(tensor, f"the weight {ref}")
         return node
+
+    def _keep(self, tensor: torch.Tensor, what: str) -> None:
+        """The call is not to write to this tensor, by operations that say so or from within others."""
+        self._foreign.add(self._storage(tensor))
+        if not tensor.is_inference():
+            self._versions.append((weakref.ref(tensor), tensor._version, what))
+        if not isinstance(tensor, torch.nn.Parameter) and what.startswith("the weight") and tensor.numel() <= _SMALL:
+            with torch._C.DisableTorchFunction():
+                self._copies.append((weakref.ref(tensor), tensor.detach().clone(), what))
 
     def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
         if self._last_placeholder is None:
@@ -357,6 +421,17 @@ class Recorder(TorchFunctionMode):
         found: list[torch.fx.Node] = []
         torch.fx.node.map_arg((tuple(call[0]), call[1]), found.append)
         return bool(found)
+
+    def _refuse_changed(self) -> None:
+        """A norm in training mode writes statistics, an embedding may bound its rows: nothing in the function's name says so."""
+        for ref, version, what in self._versions:
+            tensor = ref()
+            if tensor is not None and tensor._version != version:
+                raise CaptureError(f"the call changes {what} in place")
+        for ref, copy, what in self._copies:  # a batch norm's kernel counts no version
+            tensor = ref()
+            if tensor is not None and not bool(torch.isclose(tensor, copy, rtol=0, atol=0, equal_nan=True).all()):
+                raise CaptureError(f"the call changes {what} in place")
 
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)

@@ -1,4 +1,4 @@
-"""What keys a captured variant: everything about a call's arguments but the values of its tensors, and autocast.
+"""What keys a captured variant: everything about a call's arguments but the values of its tensors, autocast, and PyTorch's settings.
 
 A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What can't be
 compared by value (a callable, an object of an unknown class) can't be keyed and raises, so that the caller runs eager.
@@ -13,8 +13,14 @@ from typing import Any
 import torch
 
 from .errors import CaptureError
+from .torch_state import changed_setting, torch_state, unusual
 
 _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum)
+_MOSTLY = frozenset((bool, int, str, type(None)))  #: those of them that most are
+_DEEPEST = 50  #: containers in containers; a step's options have 6
+_MOST = 100_000  #: values in all: more would take longer to compare than a call may take
+
+Place = str | tuple["Place", Any]  #: where a walk is: in which argument, and then from container to container. Put in words for an error alone
 
 
 def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
@@ -28,16 +34,19 @@ class Signature:
     Attributes:
         key: hashable, equal for calls that one captured variant serves.
         autocast: :func:`autocast_state` at the call.
+        state: :func:`torch_state` at the call.
         tensors: each distinct tensor object once.
+
+    Raises:
+        CaptureError: an argument can't be compared by value, or holds itself, or is too much; or see :func:`torch_state`.
     """
 
-    __slots__ = ("_index", "autocast", "key", "tensors")
+    __slots__ = ("autocast", "key", "state", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.tensors: list[torch.Tensor] = []
-        self._index: dict[int, int] = {}
-        self.autocast = autocast_state()
-        self.key: Hashable = (self._walk(args, "args"), self._walk(kwargs, "kwargs"), self.autocast)
+        walk = _Walk()
+        self.autocast, self.state, self.tensors = autocast_state(), torch_state(), walk.tensors
+        self.key: Hashable = (walk(args, "args"), walk(kwargs, "kwargs"), self.autocast, self.state)
 
     @property
     def layout(self) -> Hashable:
@@ -45,43 +54,119 @@ class Signature:
         return (*map(_layout, self.tensors), self.autocast)
 
     def __str__(self) -> str:
-        """The first tensors, and autocast: to tell one signature from another by eye."""
+        """The first tensors, autocast and PyTorch's unusual settings: to tell one signature from another by eye."""
         shown = [f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" for tensor in self.tensors[:6]]
         more = ["..."] if len(self.tensors) > 6 else []
-        return ", ".join([*shown, *more, *(f"autocast to {str(dtype)[6:]} on {kind}" for kind, dtype in self.autocast)])
+        autocast = (f"autocast to {str(dtype)[6:]} on {kind}" for kind, dtype in self.autocast)
+        return ", ".join([*shown, *more, *autocast, *unusual(self.state)])
 
-    def _walk(self, value: Any, path: str) -> Hashable:
+
+def arguments_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    """As :attr:`Signature.key`, of calls among which PyTorch's settings stay what they are.
+
+    Raises:
+        CaptureError: an argument can't be compared by value.
+    """
+    walk = _Walk()
+    return (walk(args, "args"), walk(kwargs, "kwargs"), autocast_state())
+
+
+class Containers:
+    """Those that a walk is inside of, and how much it has seen: arguments may hold themselves, or be made to be endless."""
+
+    def __init__(self) -> None:
+        self._inside: set[int] = set()
+        self._left = _MOST
+
+    def enter(self, container: Any, place: Place) -> None:
+        """The caller walks the items of ``container`` now, and then has to :meth:`leave` it.
+
+        Raises:
+            CaptureError: it holds itself, or is too deep or too much to be compared at every call. The walk is over then.
+        """
+        inside, identity = self._inside, id(container)
+        self._left -= len(container) + 1
+        if identity in inside:
+            raise CaptureError(f"{_named(place)} holds itself")
+        if len(inside) >= _DEEPEST:
+            raise CaptureError(f"{_named(place)} is deeper than {_DEEPEST} containers in one another")
+        if self._left < 0:
+            raise CaptureError(f"{_named(place)} brings the arguments to more than {_MOST:,} values")
+        inside.add(identity)
+
+    def leave(self, container: Any) -> None:
+        """It is walked through."""
+        self._inside.remove(id(container))
+
+
+def _named(place: Place) -> str:
+    """A place in words, its middle left out where it is long."""
+    steps: list[str] = []
+    while isinstance(place, tuple):
+        place, key = place
+        steps.append(f"[{key!r}]")
+    whole = place + "".join(reversed(steps))
+    return whole if len(whole) <= 200 else f"{whole[:120]}...{whole[-77:]}"
+
+
+class _Walk:
+    """One walk through a call's arguments. ``tensors``: each distinct tensor object once, in its order."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._index: dict[int, int] = {}
+        self._containers = Containers()
+
+    def __call__(self, value: Any, place: Place) -> Hashable:
+        kind = type(value)
+        if kind in _MOSTLY:
+            return (kind, value)
         if isinstance(value, torch.Tensor):
-            return self._tensor(value, path)
-        if isinstance(value, float):
-            return (type(value), value.hex())  # keeps 0.0 and -0.0 apart, and finds nan again
-        if isinstance(value, _BY_VALUE):
-            return (type(value), value)  # the type keeps 1, 1.0 and True apart
+            return self._tensor(value, place)
+        items: Hashable
         if isinstance(value, (tuple, list)):
-            return (type(value), tuple(self._walk(item, f"{path}[{i}]") for i, item in enumerate(value)))
-        if isinstance(value, dict):
-            return (type(value), tuple((key, self._walk(item, f"{path}[{key!r}]")) for key, item in value.items()))
-        raise CaptureError(f"{path} holds a {type(value).__name__}, which can't be part of a signature")
+            self._containers.enter(value, place)
+            items = tuple([self(item, (place, index)) for index, item in enumerate(value)])
+        elif isinstance(value, dict):
+            self._containers.enter(value, place)
+            items = tuple([(self._name(key, place), self(item, (place, key))) for key, item in value.items()])
+        elif isinstance(value, float):
+            return (kind, value.hex())  # keeps 0.0 and -0.0 apart, and finds nan again
+        elif isinstance(value, _BY_VALUE):
+            return (kind, value)  # the type keeps 1, 1.0 and True apart
+        else:
+            raise CaptureError(f"{_named(place)} holds a {kind.__name__}, which can't be part of a signature")
+        self._containers.leave(value)
+        return (kind, items)
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> Hashable:
+    def _name(self, key: Any, place: Place) -> Hashable:
+        """A key of a dict: text as it is, as most are."""
+        if type(key) is str:
+            return key
+        if isinstance(key, torch.Tensor):
+            raise CaptureError(f"{_named(place)} has a tensor as a key")
+        return self(key, place) if isinstance(key, (*_BY_VALUE, tuple)) else (type(key), key)
+
+    def _tensor(self, tensor: torch.Tensor, place: Place) -> Hashable:
         index = self._index.get(id(tensor))
         if index is not None:  # the same object twice: a variant traced so must not serve two different tensors
             return ("same tensor", index)
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-            raise CaptureError(f"{path} is a {type(tensor).__name__} of layout {tensor.layout}, needs a plain strided tensor")
+            raise CaptureError(f"{_named(place)} is a {type(tensor).__name__} of layout {tensor.layout}, needs a plain strided tensor")
         self._index[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
         return _layout(tensor)
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:
-    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device)
+    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.is_conj(), tensor.is_neg())
 
 
 def difference(key: Any, other: Any) -> str:
-    """Where the key of a signature is not that of another: ``kwargs['options']['step']``, say."""
-    named = zip(key, other, ("args", "kwargs", "autocast"), strict=True)
-    return next(_place(*each) for each in named if each[0] != each[1])
+    """Where the key of a signature is not that of another: ``kwargs['options']['step']``, say, or a setting of PyTorch's by its name."""
+    named = zip(key[:3], other[:3], ("args", "kwargs", "autocast"), strict=True)
+    setting = f"PyTorch's setting {changed_setting(key[3], other[3])!r}"
+    return next((_place(*each) for each in named if each[0] != each[1]), setting)
 
 
 def _place(now: Any, then: Any, path: str) -> str:
@@ -92,13 +177,27 @@ def _place(now: Any, then: Any, path: str) -> str:
     one, other = now[1][at], then[1][at]
     if now[0] is not dict:
         return _place(one, other, f"{path}[{at}]")
-    return _place(one[1], other[1], f"{path}[{one[0]!r}]") if one[0] == other[0] else path
+    name = one[0] if isinstance(one[0], str) else one[0][1]
+    return _place(one[1], other[1], f"{path}[{name!r}]") if one[0] == other[0] else path
 
 
 def snapshot(value: Any) -> Any:
-    """Copy the containers of an argument, not its tensors: some forwards pop their lists empty."""
-    if isinstance(value, dict):
-        return {key: snapshot(item) for key, item in value.items()} if type(value) is dict else value
-    if type(value) in (list, tuple):
-        return type(value)(snapshot(item) for item in value)
-    return value
+    """Copy the containers of an argument, not its tensors: some forwards pop their lists empty.
+
+    Raises:
+        CaptureError: it holds itself, or is too deep or too much to be part of a signature.
+    """
+    return _copy(value, Containers(), "an argument")
+
+
+def _copy(value: Any, containers: Containers, place: Place) -> Any:
+    kind = type(value)
+    if kind not in (dict, list, tuple):
+        return value
+    containers.enter(value, place)
+    if kind is dict:
+        copy = {key: _copy(item, containers, (place, key)) for key, item in value.items()}
+    else:
+        copy = kind([_copy(item, containers, (place, index)) for index, item in enumerate(value)])
+    containers.leave(value)
+    return copy

@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
 from .as_written import as_written
-from .errors import CaptureError
+from .errors import CaptureError, GradientsRecorded
+from .externals import Externals
+from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .recorder import Recorder
+from .torch_state import changed_setting, torch_state
 from .weights import WeightTable
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
@@ -27,10 +30,18 @@ class OutputSpec:
 
     tree: _pytree.TreeSpec
     leaves: tuple[Any, ...]  #: non-tensor leaves as they are, tensors as their index in a :class:`_Slot`
+    count: int  #: of the result's tensors; those behind them are what the call leaves elsewhere
+    effects: Effects = field(default_factory=Effects)
 
     def build(self, tensors: list[torch.Tensor]) -> Any:
         """The result with ``tensors`` in it."""
         return _pytree.tree_unflatten([tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.tree)
+
+
+    def repeat(self, tensors: list[torch.Tensor]) -> None:
+        """Do again what the recorded call did besides computing its result."""
+        if self.effects:
+            self.effects.repeat(tensors[self.count :])
 
 
 @dataclass(frozen=True)
@@ -47,29 +58,35 @@ class Trace:
         outputs: how its results make the call's.
         seconds: what recording took, with the call.
         computed_in: the dtypes that autocast was to compute in.
+        kept: what holds the tensors that the graph reads where they were found, beside arguments and the module.
     """
 
     graph: torch.fx.Graph
     outputs: OutputSpec
     seconds: float
     computed_in: frozenset[torch.dtype] = frozenset()
+    kept: tuple[torch.nn.Module, ...] = ()
 
 
 @dataclass(frozen=True)
 class Untraceable:
-    """Why a call left no trace. ``passing``: another call of the same signature may leave one."""
+    """Why a call left no trace. ``passing``: another call of the same signature may leave one. ``changing``: it changes what it reads."""
 
     reason: str
     passing: bool = False
+    changing: bool = False
 
 
 def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
     """Take a call's result apart.
 
     Raises:
-        CaptureError: it holds an object of an unknown class.
+        CaptureError: it holds an object of an unknown class, or itself.
     """
-    leaves, tree = _pytree.tree_flatten(result)
+    try:
+        leaves, tree = _pytree.tree_flatten(result)
+    except RecursionError:
+        raise CaptureError("the result holds itself, or is too deep") from None
     tensors: list[torch.Tensor] = []
     kept: list[Any] = []
     for leaf in leaves:
@@ -82,7 +99,7 @@ def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
             raise CaptureError(f"the result holds a {type(leaf).__name__}")
     if not tensors:
         raise CaptureError("the result holds no tensor")
-    return OutputSpec(tree, tuple(kept)), tensors
+    return OutputSpec(tree, tuple(kept), len(tensors)), tensors
 
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:
@@ -102,8 +119,13 @@ def _foreign_random_state() -> list[Any]:
 
 
 def record(
-    call: Callable[[], Any], inputs: list[torch.Tensor], root: torch.nn.Module, device: torch.device, leaf_scope: LeafScope | None = None
-) -> tuple[Any, Trace | Untraceable]:
+    call: Callable[[], Any],
+    inputs: list[torch.Tensor],
+    root: torch.nn.Module,
+    device: torch.device,
+    reads: ReadSet,
+    leaf_scope: LeafScope | None = None,
+) -> tuple[Any, Trace | Untraceable, Guard]:
     """Run ``call()`` once and record it.
 
     Args:
@@ -111,34 +133,68 @@ def record(
         inputs: the signature's tensors; they become the graph's first placeholders.
         root: where weights are looked up.
         device: whose random numbers must not move.
+        reads: collects what the call reads besides its arguments.
         leaf_scope: a host's context around the call, for leaves that resolve their weights in a way of their own.
 
     Returns:
-        the call's own result, and a :class:`Trace` or why there is none.
+        the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds.
 
     Raises:
         CaptureError: a torch function failed; its error is the cause. It may be that only the recording made it fail.
         Exception: the module's own code raised this (a host's way to stop it, say).
     """
     start = time.perf_counter()
+    settings = torch_state()
     state, foreign_state = _random_state(device), _foreign_random_state()
     recorder = Recorder(inputs, WeightTable(root))
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), recorder:
+    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), _watching(reads, recorder), recorder:
         try:
             result = call()
         except Exception as error:
             if id(error) == recorder.raised:
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
+    reads.finish()
     if any(not torch.equal(a, b) for a, b in zip(state, _random_state(device), strict=True)):
-        return result, Untraceable("it draws random numbers")
+        return result, Untraceable("it draws random numbers"), Guard(reads)
     if _foreign_random_state() != foreign_state:  # by this call, or meanwhile by another thread: then not the next time
-        return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True)
+        return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
+    if setting := changed_setting(torch_state(), settings):
+        return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
+    return result, *_traced(result, recorder, reads, start)
+
+
+def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tuple[Trace | Untraceable, Guard]:
+    """The trace of a recorded call that is over, or why there is none."""
     try:
         spec, tensors = split_result(result)
+        if reads.refused is not None:
+            raise CaptureError(reads.refused)
     except CaptureError as error:
-        return result, Untraceable(str(error))
-    graph = recorder.finish(tensors)
+        return Untraceable(str(error)), Guard(reads)
+    # By a tensor that is no parameter, or because the forward turns gradients on itself.
+    if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
+        return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
+    try:
+        effects = effects_of(reads, recorder.reads)
+    except NotRepeated as change:
+        return Untraceable(f"the call itself changes the module: {change}", changing=True), Guard(reads, without=change.places)
+    externals = Externals(reads)
+    graph = recorder.finish([*tensors, *effects.tensors], externals)
+    bound = {(id(ref.table()), ref.name) for ref in recorder.weights if ref.owner() is not None}
+    guard = Guard(reads, bound, externals.fixed)
     if graph is None:
-        return result, Untraceable(str(recorder.failure), recorder.passing)
-    return result, Trace(graph, spec, time.perf_counter() - start, frozenset(recorder.autocast.computed_in))
+        return Untraceable(str(recorder.failure), recorder.passing), guard
+    outputs = replace(spec, effects=effects)
+    computed_in = frozenset(recorder.autocast.computed_in)
+    return Trace(graph, outputs, time.perf_counter() - start, computed_in, tuple(externals.holders)), guard
+
+
+@contextmanager
+def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            recorder.watch = stack.enter_context(watched(reads.started))
+        except NotWatched as error:
+            recorder.refuse(str(error), passing=True)
+        yield

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from .bystanders import BystanderGuard
 from .errors import CaptureError
-from .guard import StructureGuard
-from .kept_tensors import kept_tensors, replaced
+from .guards import CodeCache, Guard, ReadSet
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
 
-class Guard(Protocol):
-    """What steered one recorded call besides its arguments."""
+@dataclass(frozen=True)
+class Recorded:
+    """A call to record.
 
-    @property
-    def hooked(self) -> str | None:
-        """Why a trace of that call can't be trusted, or None."""
+    Attributes:
+        forward: the function that is called.
+        call: calls it.
+        arguments: the signature that its arguments have now; None where they are copies that nobody sees again.
+    """
 
-    def changed(self, module: torch.nn.Module) -> str | None:
-        """What is different for a call of ``module`` now, in words, or None."""
+    forward: Callable[..., Any]
+    call: Callable[[], Any]
+    arguments: Callable[[], Signature] | None = None
 
 
 class Tracer:
@@ -35,38 +38,44 @@ class Tracer:
 
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
         self._leaf_scope = leaf_scope
+        self._codes = CodeCache()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
 
     def record(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, call: Callable[[], Any]
+        self, module: torch.nn.Module, signature: Signature, device: torch.device, recorded: Recorded
     ) -> tuple[Any, Trace | Untraceable, Guard | None]:
-        """Run ``call()`` once and record it. As :func:`record`, and a call that changes its module leaves no trace.
+        """Run a call once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
 
         Returns:
-            the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed,
-            or, where there is no guard, for good.
+            the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed.
 
         Raises:
-            CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause, its ``guard`` this one.
+            CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
             Exception: what the module's own code raised.
         """
         try:
-            guard = StructureGuard(module)
-            again = BystanderGuard(module) if signature.key in self._changing else None
+            reads = ReadSet(module, recorded.forward, self._codes)
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(f"what steers it can't be read: {type(error).__name__}: {error}") from error
-        kept = kept_tensors(module)
         try:
-            result, trace = record(call, signature.tensors, module, device, self._leaf_scope)
+            result, trace, guard = record(recorded.call, signature.tensors, module, device, reads, self._leaf_scope)
         except CaptureError as error:
-            error.guard = guard
+            reads.finish()
+            error.guard = Guard(reads)
             raise
-        left_behind = replaced(kept, kept_tensors(module))
-        change = guard.changed(module) or (f"{left_behind} is another tensor" if left_behind else None)
-        if change is None:
-            return result, trace, guard
-        # A counter, a cache, a kept result: a replay would not change it again.
-        if again is not None:
-            again.settle()
-        self._changing.add(signature.key)
-        return result, Untraceable(f"the call itself changes the module: {change}", passing=again is None), again
+        if isinstance(trace, Untraceable) and trace.changing:
+            # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
+            trace = replace(trace, passing=signature.key not in self._changing)
+            self._changing.add(signature.key)
+        elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
+            trace = Untraceable("the call changes its arguments")
+        return result, trace, guard
+
+
+def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:
+    """Whether the containers among a call's arguments hold something else than before it."""
+    try:
+        after = arguments()
+    except CaptureError:
+        return True
+    return after.key != before.key or any(now is not then for now, then in zip(after.tensors, before.tensors, strict=True))

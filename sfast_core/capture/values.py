@@ -13,7 +13,7 @@ import torch
 #: What may be asked of a tensor without reading a value.
 METADATA = frozenset(
     "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point is_complex is_set_to "
-    "is_signed is_same_size is_pinned is_inference is_conj is_neg is_shared has_names untyped_storage __len__ __hash__ result_type type "
+    "is_signed is_same_size is_pinned is_inference is_conj is_neg is_shared has_names __len__ __hash__ result_type type "
     "broadcast_shapes can_cast promote_types _has_compatible_shallow_copy_type is_nested is_distributed is_coalesced dense_dim "
     "is_grad_enabled is_inference_mode_enabled".split()
 )

@@ -23,7 +23,7 @@ class WeightRef:
     path: str
     name: str
     owner: weakref.ref[torch.nn.Module]
-    tied: bool = False  #: the same object is at other addresses too, so it can't be replaced at this one alone
+    others: tuple[WeightRef, ...] = ()  #: where the same object is too
 
     def __hash__(self) -> int:
         return hash((self.path, self.name))
@@ -33,6 +33,11 @@ class WeightRef:
 
     def __str__(self) -> str:
         return f"{self.path}.{self.name}" if self.path else self.name
+
+    @property
+    def tied(self) -> bool:
+        """Whether the same object is at other addresses too, so that it can't be laid out for this one alone."""
+        return bool(self.others)
 
     def module(self) -> torch.nn.Module:
         """The owning module.
@@ -45,15 +50,27 @@ class WeightRef:
             raise ReferenceError(f"the module that held the weight {self} is gone")
         return owner
 
+    def table(self) -> dict[str, Any]:
+        """Where the module keeps it by its name.
+
+        Raises:
+            ReferenceError: the module is gone.
+        """
+        module = self.module()
+        return next((table for table in (module._parameters, module._buffers) if self.name in table), module.__dict__)
+
     def tensor(self) -> torch.Tensor:
         """The tensor that is there now.
 
         Raises:
-            ReferenceError: there is none any more.
+            ReferenceError: there is none any more, or it is another than at the :attr:`others`.
         """
         tensor = getattr(self.module(), self.name, None)
         if not isinstance(tensor, torch.Tensor):
             raise ReferenceError(f"the weight {self} is no tensor any more")
+        for other in self.others:
+            if other.tensor() is not tensor:
+                raise ReferenceError(f"the weights {self} and {other} are one tensor no more")
         return tensor
 
 
@@ -72,7 +89,7 @@ def tensors_in(*tables: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]
 class WeightTable:
     """Finds the :class:`WeightRef` of a tensor object below ``root``: parameters, buffers and plain attributes.
 
-    Tied weights give the first ref found.
+    A tensor that is at several addresses has one ref: the first, which knows the others.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
@@ -81,8 +98,8 @@ class WeightTable:
         for path, module in root.named_modules():
             self._paths[id(module)] = path
             for name, tensor in tensors_in(module._parameters, module._buffers, module.__dict__):
-                first = self._refs.get(tensor)
-                self._refs[tensor] = replace(first, tied=True) if first else WeightRef(path, name, weakref.ref(module))
+                ref, first = WeightRef(path, name, weakref.ref(module)), self._refs.get(tensor)
+                self._refs[tensor] = replace(first, others=(*first.others, ref)) if first else ref
 
     def find(self, tensor: torch.Tensor) -> WeightRef | None:
         """The ref of this very object, or None."""
@@ -90,8 +107,11 @@ class WeightTable:
 
     def ref(self, module: torch.nn.Module, name: str) -> WeightRef | None:
         """The ref of ``module.name``, or None when the module isn't below the root."""
-        path = self._paths.get(id(module))
-        return None if path is None else WeightRef(path, name, weakref.ref(module))
+        path, tensor = self._paths.get(id(module)), getattr(module, name, None)
+        if path is None:
+            return None
+        found = self._refs.get(tensor) if isinstance(tensor, torch.Tensor) else None
+        return found or WeightRef(path, name, weakref.ref(module))
 
 
 @dataclass(frozen=True)

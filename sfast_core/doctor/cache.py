@@ -22,7 +22,7 @@ def examine_cache(target: Target, folder: Path | None = None) -> Iterator[Findin
         yield Finding(NOTE, "cache", text, "pip install platformdirs")
         return
     files = sorted(folder.glob(_PATTERN)) if folder.is_dir() else []
-    size = sum(path.stat().st_size for path in files)
+    size = sum(path.lstat().st_size for path in files)
     yield Finding(OK, "cache", f"{folder}: {len(files)} files, {size / 1024:.0f} KB")
     mine = folder / f"choices-{machine_key(target)}.json"
     yield Finding(OK, "cache of this machine", f"{_count(mine) or 0} choices" if mine.exists() else "empty: it fills while models run")
@@ -43,7 +43,7 @@ def clear_cache(folder: Path | None = None) -> tuple[int, int]:
     """
     folder, files, size = folder or cache_folder(), 0, 0
     for path in folder.glob(_PATTERN) if folder is not None and folder.is_dir() else ():
-        size += path.stat().st_size
+        size += path.lstat().st_size
         path.unlink()
         files += 1
     return files, size
@@ -52,6 +52,6 @@ def clear_cache(folder: Path | None = None) -> tuple[int, int]:
 def _count(path: Path) -> int | None:
     """How many choices a file holds; None where it can't be read."""
     try:
-        return len(json.loads(path.read_text("utf-8"))["choices"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return len(json.loads(path.read_text("utf-8"))["choices"]) if path.is_file() else None
+    except Exception:  # whatever lies there
         return None

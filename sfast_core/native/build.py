@@ -11,6 +11,7 @@ nothing has changed, :func:`ensure` starts no process, and a build that failed i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -31,11 +32,18 @@ LIBRARIES = NATIVE / "lib"
 SUFFIX = ".dll" if sys.platform == "win32" else ".so"
 LIMIT_S = 180.0  #: a host that starts waits for the build: never longer than this
 OLDEST_ARCH = 75  #: its PTX goes in too, so that a GPU which wasn't there at build time runs the kernels as well
+PROBE_LIMIT_S = 5.0  #: a tool that is asked for its version, or for the GPUs, answers in less than one
 _STALE_S = 3600.0
+_END_S = 2.0
+_PROBE_AGAIN_S = 24 * 3600.0
 
 
 class BuildError(Exception):
     """The build did not end in a library; the message says why in one line."""
+
+
+class Hangs(BuildError):
+    """A tool gave no answer."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +96,12 @@ def ensure(
     csrc: Path = CSRC,
     libraries: Path = LIBRARIES,
     limit_s: float = LIMIT_S,
+    again: bool = False,
 ) -> Outcome:
     """The library for these sources and this machine, built where it is missing and can be.
 
-    ``say`` is called with one line before a build starts. Raises nothing that a missing or broken tool can cause.
+    ``say`` is called with one line before a build starts. ``again``: a build that failed before, too. Raises nothing that a missing or
+    broken tool can cause.
     """
     nvcc = find_nvcc(environ)
     if nvcc is None:
@@ -100,12 +110,15 @@ def ensure(
     state = _read_state(libraries)
     if state.get("key") == key:
         library = libraries / str(state.get("library"))
-        if state.get("error"):
-            return Outcome(None, f"{state['error']} (tried before; delete {libraries / 'state.json'} to try again)")
+        if state.get("error") and not again and not _is_over(state.get("until")):
+            return Outcome(None, f"{state['error']} (tried before; python install.py --retry tries again)")
         if library.is_file():
             return Outcome(library)
     try:
         recipe = make_recipe(nvcc, environ, csrc)
+    except Hangs as error:
+        _write_state(libraries, {"key": key, "error": str(error), "until": time.time() + _PROBE_AGAIN_S})
+        return Outcome(None, str(error))
     except BuildError as error:
         return Outcome(None, str(error))
     library = libraries / recipe.file_name
@@ -140,7 +153,7 @@ def make_recipe(nvcc: Path, environ: Mapping[str, str] = os.environ, csrc: Path 
     """Ask nvcc for its version and its architectures, and nvidia-smi for the GPUs.
 
     Raises:
-        BuildError: nvcc can't be used, or there is nothing to build for.
+        BuildError: nvcc can't be used, or there is nothing to build for; :class:`Hangs`, a tool gave no answer.
     """
     release = re.search(r"release (\d+)\.(\d+)", _output([str(nvcc), "--version"]) or "")
     if release is None:
@@ -165,7 +178,7 @@ def gpu_archs(environ: Mapping[str, str] = os.environ, cuda_major: int = 12) -> 
     """The architectures of this machine's GPUs that the kernels can run on.
 
     Raises:
-        BuildError: there is none.
+        BuildError: there is none; :class:`Hangs`, nvidia-smi gave no answer.
     """
     smi = shutil.which("nvidia-smi", path=environ.get("PATH", "")) or shutil.which("/usr/lib/wsl/lib/nvidia-smi")
     listed = _output([smi, "--query-gpu=compute_cap", "--format=csv,noheader"]) if smi else None
@@ -231,8 +244,10 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)
     else:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a tool that waits for a broken driver can't be ended
+        process.wait(timeout=_END_S)
 
 
 def _visual_c() -> Path | None:
@@ -262,7 +277,12 @@ def _read_state(libraries: Path) -> dict[str, object]:
     return state if isinstance(state, dict) else {}
 
 
-def _write_state(libraries: Path, state: Mapping[str, str]) -> None:
+def _is_over(until: object) -> bool:
+    """Whether a time has come, which some errors last to; those without last."""
+    return isinstance(until, (int, float)) and not time.time() < until <= time.time() + _PROBE_AGAIN_S
+
+
+def _write_state(libraries: Path, state: Mapping[str, str | float]) -> None:
     try:
         libraries.mkdir(parents=True, exist_ok=True)
         draft = libraries / f".state-{os.getpid()}.json"
@@ -287,12 +307,28 @@ def _remove_quietly(path: Path) -> None:
 
 
 def _output(command: Sequence[str]) -> str | None:
-    """What a short command prints, or None where it fails."""
+    """What a short command prints, or None where it fails.
+
+    Raises:
+        Hangs: it didn't end in PROBE_LIMIT_S. All that it started is ended.
+    """
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError:
         return None
-    return done.stdout.decode(errors="replace")
+    try:
+        told, _ = process.communicate(timeout=PROBE_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        _end_group(process)  # or what it left behind
+        raise Hangs(f"{' '.join(command[:2])} gave no answer in {PROBE_LIMIT_S:.0f} s") from None
+    finally:
+        if process.poll() is None:  # interrupted from the keyboard
+            _end_group(process)
+        if process.stdout is not None:
+            process.stdout.close()
+    return told.decode(errors="replace") if process.returncode == 0 else None
 
 
 def _digest(parts: Sequence[str]) -> str:

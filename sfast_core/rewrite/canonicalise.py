@@ -7,7 +7,7 @@ A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__ra
 ``F.interpolate(x, size, factor, mode, align_corners, recompute, antialias)``,
 ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
 ``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.addcmul(x, y, z)``, ``torch.chunk(x, n, dim)``,
-``torch.cat(tensors, dim)``
+``torch.cat(tensors, dim)``, ``tensor_of(numbers, dtype, device)``, ``moved(x, dtype, device)`` where another tensor says to what device
 
 all with positional arguments, and what changes no value (``contiguous``, ``clone``, a cast to the same dtype) is gone.
 """
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.functional import cast_like
+from ..capture.functional import cast_like, moved, tensor_of
 from ..capture.recorder import function_name
 from .graph import insert_as, replace, respell, shape, value
 
@@ -81,9 +81,11 @@ def _permutation(node: Node) -> Node | None:
     if _is_canonical(node, torch.permute, 2):
         return None
     x: Any = node.args[0]
+    name = function_name(node.target)
+    if name == "adjoint" and value(x).is_complex():  # it conjugates, too
+        return None
     rank = value(x).dim()
     probe = torch.empty([7 + i for i in range(rank)], device="meta")
-    name = function_name(node.target)
     if node.target is getattr:
         moved = getattr(probe, str(node.args[1]))
     elif node.op == "call_method":
@@ -97,9 +99,38 @@ def _permutation(node: Node) -> Node | None:
 def _index(node: Node) -> Node | None:
     """An index of full slices, None and ``...`` alone is a reshape."""
     index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    if all(item is None or item is Ellipsis or item == slice(None) for item in index) and not isinstance(node.args[0], (tuple, list)):
+    if isinstance(node.args[0], (tuple, list)):
+        return None
+    if all(item is None or item is Ellipsis or item == slice(None) for item in index):
         return _as_reshape(node)
+    if any(map(_is_list_of_places, index)):
+        node.args = (node.args[0], tuple([_as_tensor(node, item) for item in index]))
+        return node
     return None
+
+
+def _is_list_of_places(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and all(type(place) is int for place in item)
+
+
+def _as_tensor(node: Node, item: Any) -> Any:
+    """A list in an index as the tensor that torch makes of it, at each call anew and on the CPU first."""
+    if not _is_list_of_places(item):
+        return item
+    val = torch.empty(len(item), dtype=torch.int64, device="meta")
+    return insert_as(node, val, tensor_of, list(item), torch.int64, node.meta["device"])
+
+
+def _new_tensor(node: Node) -> Node | None:
+    """Of the tensor that it is a method of it takes the dtype and the device."""
+    args = _arguments(node, "self data dtype device requires_grad", dtype=None, device=None, requires_grad=False)
+    if args is None or not _is_plain(args[1]):
+        return None
+    return respell(node, value(node), tensor_of, args[1], value(node).dtype, node.meta["device"])
+
+
+def _is_plain(data: Any) -> bool:
+    return all(map(_is_plain, data)) if isinstance(data, (tuple, list)) else isinstance(data, (bool, int, float, complex))
 
 
 def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
@@ -117,15 +148,20 @@ def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
 
 
 def _same_value(node: Node) -> Node | None:
+    """Nothing; but a copy of complex numbers is conjugated where its source may say so only, and not all that reads it could tell."""
     x = node.args[0]
-    return x if isinstance(x, Node) else None
+    return x if isinstance(x, Node) and not value(x).is_complex() else None
 
 
 def _cast(node: Node) -> Node | None:
-    """to, float, half, type, type_as, cast_like: nothing, or a cast on the same device."""
+    """to, float, half, type, type_as, cast_like: nothing, a cast on the same device, or a move to another's."""
     x = node.args[0]
-    if not isinstance(x, Node) or node.meta.get("device") != x.meta.get("device") or not isinstance(value(node), torch.Tensor):
+    if not isinstance(x, Node) or not isinstance(value(node), torch.Tensor):
         return None
+    if node.meta.get("device") != x.meta.get("device"):
+        if len(node.all_input_nodes) == 1 or "memory_format" in node.kwargs:
+            return None
+        return respell(node, value(node), moved, x, value(node).dtype, node.meta["device"])
     if value(x).dtype == value(node).dtype:
         return x
     return None if node.target is cast_like else respell(node, value(node), cast_like, x, value(node).dtype)
@@ -208,6 +244,7 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     "split": _chunk,
     "dropout": _dropout,
     "__getitem__": _index,
+    "new_tensor": _new_tensor,
     "add": _commutative(torch.add),
     "__add__": _commutative(torch.add),
     "__radd__": _commutative(torch.add),

@@ -19,6 +19,7 @@ from ..ops.conv2d_shortcut import conv2d_shortcut
 from ..ops.group_norm_act import group_norm_act
 from ..ops.upsample_conv2d import upsample_conv2d
 from .graph import calls, calls_of, insert_as, is_free_weight, shape, value
+from .pack_linears import MayPack
 from .split_concat import TAIL
 
 _CONVOLUTIONS = (conv2d_act, conv2d_shortcut, upsample_conv2d)
@@ -44,14 +45,17 @@ def images_channels_last(graph: Graph) -> int:
     return changed
 
 
-def convolutions_channels_last(graph: Graph) -> int:
-    """Ask for channels_last storage of each convolution's weight. A 1x1 kernel is the same memory either way."""
+def convolutions_channels_last(graph: Graph, may_pack: MayPack) -> int:
+    """Ask for channels_last storage of each convolution's weight that may have it. A 1x1 kernel is the same memory either way.
+
+    Any other is turned at each call, by the kernel that reads it.
+    """
     changed = 0
     for node in calls_of(graph, *_CONVOLUTIONS):
         weight = node.args[1]
         if not is_free_weight(weight) or shape(weight)[2:] == (1, 1):
             continue
-        if all(calls(user, *_CONVOLUTIONS) for user in weight.users):
+        if all(calls(user, *_CONVOLUTIONS) for user in weight.users) and may_pack(weight.meta["source"].refs):
             weight.meta["source"] = with_changes(weight.meta["source"], channels_last=True)
             weight.meta["val"] = value(weight).contiguous(memory_format=torch.channels_last)
             changed += 1

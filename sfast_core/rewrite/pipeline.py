@@ -30,6 +30,7 @@ from .graph import drop_unused, drop_unused_weights
 from .pack_context import pack_context
 from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
+from .place_constants import place_constants
 from .recover_attention import recover_attention
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
@@ -59,7 +60,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
     """Every pass by name, in order.
 
     Args:
-        may_pack: says which weights may share storage; None leaves all weights as they lie.
+        may_pack: says which weights may share storage, and of a single one whether it may be laid out anew; None leaves all as they lie.
         has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
     """
     table: dict[str, Pass] = {
@@ -71,6 +72,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "simplify_shapes": simplify_shapes,
         "share_common": share_common,
         "fold_constants": fold_constants,
+        "place_constants": place_constants,
         "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
         "recover_attention": recover_attention,
         "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
@@ -97,7 +99,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
             "pack_context": lambda graph: pack_context(graph, allowed),
             "pack_embedding": lambda graph: pack_embedding(graph, allowed),
             "pack_qkv": lambda graph: pack_qkv(graph, allowed),
-            "convolutions_channels_last": convolutions_channels_last,
+            "convolutions_channels_last": lambda graph: convolutions_channels_last(graph, allowed),
         }
     table["simplify_shapes_again"] = simplify_shapes
     return table

@@ -85,10 +85,9 @@ def share_common(graph: Graph) -> int:
 def fold_constants(graph: Graph) -> int:
     """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a tensor.
 
-    Each becomes a placeholder with the tensor as ``meta["constant"]``.
+    Each becomes a placeholder with the tensor as ``meta["constant"]``. What is larger is computed at each call, from constants.
     """
     values: dict[Node, Any] = {}
-    folded = 0
     with torch.inference_mode(False), torch.no_grad():
         for node in list(graph.nodes):
             if node.op not in ("call_function", "call_method") or any(arg not in values for arg in node.all_input_nodes):
@@ -96,15 +95,27 @@ def fold_constants(graph: Graph) -> int:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
             values[node] = function(*args, **kwargs)
+    wanted = _wanted(values)
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    for node, tensor in values.items():
-        if not isinstance(tensor, torch.Tensor) or all(user in values for user in node.users) or tensor.nbytes > _LARGEST_CONSTANT:
-            continue
+    for node in wanted:
         with graph.inserting_after(last):
             last = constant = graph.placeholder("constant")
         constant.target = constant.name
-        constant.meta.update(constant=tensor, val=value(node), device=tensor.device)
+        constant.meta.update(constant=values[node], val=value(node), device=values[node].device)
         replace(node, constant)
-        folded += 1
     drop_unused(graph)
-    return folded
+    return len(wanted)
+
+
+def _wanted(values: dict[Node, Any]) -> list[Node]:
+    """The nodes of which the rest of the graph is computed, in order: tensors that may be kept, and that a call reads which stays."""
+    wanted: list[Node] = []
+    stays: set[Node] = set()
+    for node, tensor in reversed(values.items()):
+        if not any(user not in values or user in stays for user in node.users):
+            continue
+        if isinstance(tensor, torch.Tensor) and tensor.nbytes <= _LARGEST_CONSTANT:
+            wanted.append(node)
+        else:  # several results are no placeholder
+            stays.add(node)
+    return wanted[::-1]

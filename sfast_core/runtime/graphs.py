@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import traceback
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +20,11 @@ import torch
 from ..forks import renew_in_children
 from ..native import counters
 from ..native.counters import Counters
+from ..native.driver import CaptureStatus, capture_status
 from .collector import collector_paused
+from .failed_capture import check_capture, clear_frames, tensors_of, undo_capture
 from .memset_nodes import editable_graph, instantiate_without_memsets
+from .rehearsal import Rehearsal
 
 Tensors = Sequence[torch.Tensor]
 
@@ -50,18 +52,20 @@ class Backend(Protocol):
 
     def synchronise(self) -> None: ...
 
-    def trim(self, none_left: bool) -> None: ...
+    def trim(self) -> None: ...
 
 
 class _CudaReplay:
     def __init__(self, graph: torch.cuda.CUDAGraph, counted: Counters | None) -> None:
         self._graph = graph
         self._counted = counted  # the graph's kernels write there
+        self.alive = True
 
     def replay(self) -> None:
         self._graph.replay()
 
     def release(self) -> None:
+        self.alive = False
         self._graph.reset()
         self._counted = None
 
@@ -80,6 +84,9 @@ class CudaBackend:
         self._pool: Any = None
         self._scratch: Any = None
         self._idle = torch.cuda.Event()
+        self._in_pool: weakref.WeakSet[_CudaReplay] = weakref.WeakSet()
+        self._touched: torch.Tensor | None = None  # memory for a kernel that does nothing else
+        self._kept: list[Any] = []  # what a failed capture left behind that must not go
 
     def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> Replayable:
         """Warm up, then run once into a graph.
@@ -93,8 +100,10 @@ class CudaBackend:
         Raises:
             RuntimeError: the computation can't be captured, or memory ran out.
         """
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+        if self._pool is None or not any(replay.alive for replay in self._in_pool):
+            # A pool ends with its last graph, and nothing can be captured into it from then on.
+            self._pool, self._in_pool = torch.cuda.graph_pool_handle(), weakref.WeakSet()
+        pool = self._pool if not alone else self._scratch or torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self._device)
         editable = editable_graph(self._device)
         # Not in the capture: memory from the graph's pool may have been that of an earlier kernel's results, written behind the zeros.
@@ -103,25 +112,28 @@ class CudaBackend:
         # A graph freed by the collector in the middle of a capture would break it.
         with collector_paused(), torch.cuda.stream(self._stream):
             (warm_up or run)()
+            self._touch()
             self._stream.synchronize()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()
             graph = editable or torch.cuda.CUDAGraph()
             try:
-                graph.capture_begin(pool=self._scratch if alone else self._pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 with counters.handed_out(counted):
                     run()
                 clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
+                check_capture(self._stream)
                 graph.capture_end()
+                if editable is not None:
+                    instantiate_without_memsets(editable, (0, 0) if counted is None else counted.span)
             except BaseException as error:
-                traceback.clear_frames(error.__traceback__)  # what was allocated goes while the capture still takes it back
-                clear_workspaces()
-                self._void_capture(graph)
+                self._undo(error, graph, pool, clear_workspaces)
                 raise
-            if editable is not None:
-                instantiate_without_memsets(editable, (0, 0) if counted is None else counted.span)
         current.wait_stream(self._stream)
-        return _CudaReplay(graph, counted if counted is not None and counted.used else None)
+        replay = _CudaReplay(graph, counted if counted is not None and counted.used else None)
+        if not alone:
+            self._in_pool.add(replay)
+        return replay
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
@@ -130,22 +142,45 @@ class CudaBackend:
         Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took 0.6 ms more (H100).
         """
         with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "_scratch", None)
             self._scratch = torch.cuda.graph_pool_handle()
             try:  # a pool ends with its last graph
                 stack.callback(self.capture(lambda: torch.zeros(1, device=self._device), alone=True).release)
             except RuntimeError:  # the next capture says why
                 self._scratch = None
-            try:
-                yield
-            finally:
-                self._scratch = None
+            yield
 
-    def _void_capture(self, graph: torch.cuda.CUDAGraph) -> None:
-        """End a capture that failed. PyTorch leaves the random generator in its capturing state then: give it a fresh, equal one."""
-        with contextlib.suppress(RuntimeError):
-            graph.capture_end()
-        generator = torch.cuda.default_generators[self._device.index]
-        generator.graphsafe_set_state(generator.clone_state())
+    def _touch(self) -> None:
+        """Launch a kernel, on memory that was there before."""
+        if self._touched is None:
+            with torch.inference_mode(False):
+                self._touched = torch.zeros(1, device=self._device)
+        self._touched.fill_(0.0)
+
+    def _undo(self, error: BaseException, graph: torch.cuda.CUDAGraph, pool: Any, clear_workspaces: Callable[[], None]) -> None:
+        """Leave nothing of a capture that failed with ``error``. Whoever interrupts this does so once it is done."""
+        interrupt: KeyboardInterrupt | None = None
+        whole: bool | None = None
+        lost = False
+        while whole is None:
+            try:
+                with torch.cuda.stream(self._stream):  # what was captured may have left another one
+                    if _frees_end_the_process(self._stream):
+                        self._kept += tensors_of(error)
+                        lost = True
+                    else:  # what was allocated goes while the capture still takes it back
+                        clear_frames(error)
+                        clear_workspaces()
+                    whole = undo_capture(graph, pool, self._stream, self._touch)
+            except KeyboardInterrupt as another:
+                interrupt = another
+        if not whole:
+            self._kept.append(graph)
+            self._pool = self._scratch = None
+        if not whole or lost:  # the next work there would have cuBLAS's workspace
+            self._stream = torch.cuda.Stream(self._device)
+        if interrupt is not None:
+            raise interrupt
 
     def enter(self) -> None:
         """Let the caller's stream wait until the last user of the shared memory is done: it may have been another stream."""
@@ -163,13 +198,8 @@ class CudaBackend:
         """Wait for the device: a graph in flight can't be freed."""
         torch.cuda.synchronize(self._device)
 
-    def trim(self, none_left: bool) -> None:
-        """Give what released graphs held back to the driver; without the trim cudaMallocAsync keeps it.
-
-        A pool ends with its last graph (``none_left``): the next one needs a new pool.
-        """
-        if none_left:
-            self._pool = None
+    def trim(self) -> None:
+        """Give what released graphs held back to the driver; without the trim cudaMallocAsync keeps it."""
         torch.cuda.empty_cache()
         trim = getattr(torch.cuda.cudart(), "cudaDeviceGraphMemTrim", None)
         if trim is not None:
@@ -185,17 +215,39 @@ def _nothing() -> None:
     """In place of a call that isn't wanted."""
 
 
-class Captured:
-    """A graph with its static inputs and outputs, which lie outside its pool. ``alive`` turns False when it is evicted."""
+def _static(x: torch.Tensor) -> torch.Tensor:
+    """Memory for what is like ``x``: with dense strides kept and overlapping ones made dense, lazily conjugated or negated where ``x`` is."""
+    static = torch.empty_like(x)
+    static = static.conj() if x.is_conj() else static
+    return torch._neg_view(static) if x.is_neg() else static
 
-    def __init__(self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors]) -> None:
+
+def _frees_end_the_process(stream: torch.cuda.Stream) -> bool:
+    """Whether cudaMallocAsync would be asked to take memory back on a stream whose capture is invalid: its error comes from a destructor."""
+    return torch.cuda.get_allocator_backend() == "cudaMallocAsync" and capture_status(stream.cuda_stream) is not CaptureStatus.ACTIVE
+
+
+class Captured:
+    """A graph with its static inputs and outputs, which lie outside its pool. ``alive`` turns False when it is evicted.
+
+    Args:
+        backend: captures it.
+        inputs: of the call.
+        run: the computation.
+        rehearse: whether it isn't known yet that it can be captured.
+
+    Raises:
+        RuntimeError: it can't be.
+    """
+
+    def __init__(self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors], rehearse: bool = True) -> None:
         with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
-            self.inputs = [torch.empty_like(x) for x in inputs]  # keeps dense strides, makes overlapping ones dense
+            self.inputs = [_static(x) for x in inputs]
         self.outputs: list[torch.Tensor] = []
         self.watch: weakref.finalize[..., Any] | None = None
         self._copy_in(inputs)
         before = backend.free_bytes()
-        self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)))
+        self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)), warm_up=self._rehearsal(run) if rehearse else None)
         self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in (*self.inputs, *self.outputs))
         self.alive = True
 
@@ -212,6 +264,13 @@ class Captured:
             self.watch.detach()
         self._replayable.release()
         self.inputs, self.outputs = [], []
+
+    def _rehearsal(self, run: Callable[[Tensors], Tensors]) -> Callable[[], None]:
+        def rehearse() -> None:
+            with Rehearsal():
+                self._copy_out(run(self.inputs))
+
+        return rehearse
 
     def _copy_out(self, results: Tensors) -> None:
         if not self.outputs:  # the warm-up makes them, outside the capture
@@ -273,7 +332,7 @@ class DeviceGraphs:
         with self.lock:
             budget = self.bytes + self.backend.free_bytes() // 3 if budget_bytes is None else budget_bytes
             try:
-                captured = Captured(self.backend, inputs, run)
+                captured = Captured(self.backend, inputs, run, rehearse=instead_of is None)
             except torch.cuda.OutOfMemoryError:
                 if not self.release_all():
                     raise
@@ -334,7 +393,7 @@ class DeviceGraphs:
             self._graphs.pop(id(graph), None)
             graph.release()
             self.evictions += 1
-        self.backend.trim(not self._graphs)
+        self.backend.trim()
 
 
 @functools.cache

@@ -37,6 +37,7 @@ class Program:
         constants: tensors that depend on nothing.
         layouts: of the results.
         capturable: None, or why this program can't be captured into a CUDA graph.
+        kept: what holds tensors that it reads as weights and that no module has.
     """
 
     run: Run
@@ -44,6 +45,7 @@ class Program:
     constants: tuple[torch.Tensor, ...]
     layouts: tuple[Layout, ...]
     capturable: str | None = None
+    kept: tuple[object, ...] = ()
 
     def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""

@@ -12,6 +12,7 @@ import torch
 from sfast_core.capture import CaptureError, Signature, difference, snapshot
 
 X = torch.zeros(2, 3, 4, 5)
+Z = torch.zeros(2, 3, dtype=torch.complex64)
 Pair = namedtuple("Pair", "first second")
 
 
@@ -49,6 +50,10 @@ def key(*args: Any, **kwargs: Any) -> Any:
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         ({"a": 1}, OrderedDict(a=1)),
         ({"a": X}, {"a": None}),
+        ({1: "a"}, {True: "a"}),
+        ({(1, 2): "a"}, {(1, 2.0): "a"}),
+        (Z, Z.conj()),
+        (Z.imag, Z.conj().imag),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -104,11 +109,57 @@ def test_each_tensor_object_is_listed_once_in_the_order_of_the_walk() -> None:
         ((), {"options": {"patches": {"attn": object()}}}, r"kwargs\['options'\]\['patches'\]\['attn'\] holds a object"),
         ((), {"x": X.to_sparse()}, r"kwargs\['x'\] is a Tensor of layout torch.sparse_coo"),
         ((X.as_subclass(type("Own", (torch.Tensor,), {})),), {}, r"args\[0\] is a Own"),
+        (({"a": {X: 1}},), {}, r"args\[0\]\['a'\] has a tensor as a key"),
     ],
 )
 def test_what_cannot_be_keyed_is_named(args: Any, kwargs: Any, words: str) -> None:
     with pytest.raises(CaptureError, match=words):
         Signature(args, kwargs)
+
+
+def cycle(kind: type) -> Any:
+    inner: Any = {} if kind is dict else []
+    value = {"a": [inner]} if kind is dict else [X, (inner,)]
+    inner.update(back=value) if kind is dict else inner.append(value)
+    return value
+
+
+def deep() -> Any:
+    value: Any = X
+    for _ in range(20_000):
+        value = [value]
+    return value
+
+
+def endless() -> Any:
+    value: Any = [X, X]
+    for _ in range(40):  # 2^40 values in 80 lists
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: cycle(dict), r"\['a'\]\[0\]\['back'\] holds itself"),
+        (lambda: cycle(list), r"\[1\]\[0\]\[0\] holds itself"),
+        (deep, r"\[0\]\[0\]\[0\].* is deeper than 50 containers"),
+        (endless, r"brings the arguments to more than 100,000 values"),
+        (lambda: [0] * 100_001, r"brings the arguments to more than 100,000 values"),
+    ],
+)
+def test_what_has_no_end_is_named_and_not_walked(make: Any, words: str) -> None:
+    value = make()
+    for walk in (key, snapshot):
+        with pytest.raises(CaptureError, match=words):
+            walk(value)
+
+
+def test_the_same_container_at_two_places_is_no_cycle() -> None:
+    shared = [X, 1]
+    assert key(shared, {"a": shared, "b": (shared,)}) is not None
+    copy = snapshot([shared, shared])
+    assert copy == [shared, shared] and copy[0] is not shared
 
 
 def test_a_snapshot_has_its_own_containers_and_the_same_tensors() -> None:
@@ -136,6 +187,7 @@ def test_a_snapshot_leaves_what_it_does_not_know() -> None:
         ({"x": X}, {"x": X.half()}, "kwargs['x']"),
         ({"x": X}, {"x": None}, "kwargs['x']"),
         ({"a": 1}, {"a": 1, "b": 1}, "kwargs"),
+        ({"a": {1: 2}}, {"a": {1: 3}}, "kwargs['a'][1]"),
     ],
 )
 def test_a_difference_is_named(one: dict[str, Any], other: dict[str, Any], place: str) -> None:

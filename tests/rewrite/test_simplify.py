@@ -12,7 +12,7 @@ from torch import nn
 
 from sfast_core.rewrite.simplify import fold_constants
 from tests.models import Forward
-from tests.tracing import count, rewritten, trace
+from tests.tracing import count, evaluate, rewritten, trace
 
 Function = Callable[[Any, torch.Tensor], Any]
 X = (2, 4, 6, 8)
@@ -125,6 +125,20 @@ def test_a_constant_too_large_to_keep_is_computed_each_time(monkeypatch: pytest.
     graph = trace(Forward(lambda net, x: x + torch.arange(8) * 1.5), torch.randn(8)).graph
     monkeypatch.setattr("sfast_core.rewrite.simplify._LARGEST_CONSTANT", 8)
     assert fold_constants(graph) == 0 and count(graph, torch.arange) == 1
+
+
+def test_of_what_is_too_large_to_keep_the_beginnings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ComfyUI's LTXV makes 82 MB of rotations of a tensor of three numbers, which would be copied from the CPU at each call."""
+
+    def function(net: Any, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.meshgrid(torch.arange(2), torch.arange(4) * 2, indexing="ij")
+        return x + (rows * torch.tensor([2, 0, 1, 3]) + columns)
+
+    graph = trace(Forward(function), torch.randn(2, 4)).graph
+    monkeypatch.setattr("sfast_core.rewrite.simplify._LARGEST_CONSTANT", 32)
+    assert fold_constants(graph) == 3 and count(graph, torch.arange, torch.tensor) == 0 and count(graph, torch.meshgrid) == 1
+    x = torch.randn(2, 4)
+    assert torch.equal(evaluate(graph, [x])[0], function(None, x))
 
 
 def test_a_constant_that_is_the_result_stays() -> None:

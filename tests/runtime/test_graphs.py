@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 
 from sfast_core.native import counters, load
 from sfast_core.native.counters import Counters
-from sfast_core.runtime import memset_nodes
+from sfast_core.native.driver import CaptureStatus
+from sfast_core.runtime import failed_capture, memset_nodes
+from sfast_core.runtime import graphs as runtime_graphs
 from sfast_core.runtime.graphs import Captured, CudaBackend, DeviceGraphs, device_graphs
 from sfast_core.runtime.program import Layout, Program
 from tests.fakes import FakeBackend
@@ -119,7 +121,7 @@ def test_the_host_may_evict_by_bytes() -> None:
     assert graphs.evict(0) == 0 and graphs.evict(GRAPH_BYTES + 1) == 2 * GRAPH_BYTES
     assert [graph.alive for graph in (a, b, c)] == [False, False, True]
     assert graphs.evict(10**9, keep=c) == 0 and graphs.release_all() == GRAPH_BYTES and graphs.release_all() == 0
-    assert graphs.backend.events[-1] == "trim all"
+    assert graphs.backend.events[-1] == "trim"
 
 
 def test_a_released_graph_is_released_once() -> None:
@@ -199,26 +201,57 @@ def test_only_a_cuda_device_has_graphs() -> None:
     assert device_graphs(torch.device("cpu")) is None and device_graphs(torch.device("meta")) is None
 
 
+class FakeGraph:
+    """A graph that writes down what is done with it."""
+
+    def __init__(self, events: list[str], keep_graph: bool = False) -> None:
+        self._events, self._ended = events, False
+        self.instantiate = lambda: events.append("instantiate")
+        self.told: Callable[[], str] = lambda: "reset"
+
+    def capture_begin(self, **_: Any) -> None:
+        self._events.append("begin")
+
+    def capture_end(self) -> None:
+        self._events.append("end")
+        self._ended = True
+
+    def pool(self) -> tuple[int, int]:
+        if not self._ended:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return (0, 1)
+
+    def raw_cuda_graph(self) -> int:
+        return 1234
+
+    def reset(self) -> None:
+        self._events.append(self.told())
+        self._ended = False
+
+
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a backend does, on a PyTorch that only writes it down."""
     if torch.cuda.is_available():
         torch.cuda.init()  # or what it sets up now would be undone with the patches, and the next test that needs it fail
     events: list[str] = []
-    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
-    generator = SimpleNamespace(graphsafe_set_state=lambda state: None, clone_state=lambda: None)
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, cuda_stream=0, device_index=0)
     made: dict[str, Any] = {
         "Stream": lambda device: stream,
         "stream": lambda stream: contextlib.nullcontext(),
         "current_stream": lambda device: stream,
         "Event": lambda: None,
-        "CUDAGraph": lambda: SimpleNamespace(capture_begin=lambda **_: events.append("begin"), capture_end=lambda: events.append("end")),
+        "CUDAGraph": lambda: FakeGraph(events),
         "graph_pool_handle": lambda: (0, 1),
-        "default_generators": [generator],
+        "get_allocator_backend": lambda: "native",
     }
     for name, value in made.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: events.append("clear"), raising=False)
+    monkeypatch.setattr(CudaBackend, "_touch", lambda self: None)
+    for module in (failed_capture, runtime_graphs):
+        monkeypatch.setattr(module, "capture_status", lambda stream: CaptureStatus.ACTIVE)
+    monkeypatch.setattr(failed_capture, "drop_capture", lambda stream: None)
     return events
 
 
@@ -227,7 +260,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         (False, False, "run clear begin run clear end"),
         (True, False, "run begin run end"),
-        (False, True, "run clear begin failed clear end"),
+        (False, True, "run clear begin failed clear end reset"),
     ],
 )
 def test_a_graph_takes_workspaces_of_its_own(events: list[str], alone: bool, fails: bool, expected: str) -> None:
@@ -249,15 +282,11 @@ def edits(events: list[str], monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
     """A PyTorch that keeps graphs and an extension that edits them. ``spans`` are the counters it was told of, ``made`` all there were."""
     edits = SimpleNamespace(status=0, spans=[], made=[])
 
-    def graph(keep_graph: bool) -> SimpleNamespace:
+    def graph(keep_graph: bool) -> FakeGraph:
         assert keep_graph
-        return SimpleNamespace(
-            capture_begin=lambda **_: events.append("begin"),
-            capture_end=lambda: events.append("end"),
-            raw_cuda_graph=lambda: 1234,
-            instantiate=lambda: events.append("instantiate"),
-            reset=lambda: events.append(f"reset with {len(alive(edits))}"),
-        )
+        graph = FakeGraph(events)
+        graph.told = lambda: f"reset with {len(alive(edits))}"
+        return graph
 
     def make(device: torch.device) -> Counters:
         events.append(f"counters on {device}")
@@ -355,13 +384,12 @@ def test_a_graph_that_can_not_be_instantiated_was_captured_once(
     def fail() -> None:
         raise RuntimeError("CUDA error: out of memory")
 
-    graph = SimpleNamespace(
-        capture_begin=lambda **_: events.append("begin"), capture_end=lambda: events.append("end"), raw_cuda_graph=lambda: 1234, instantiate=fail
-    )
+    graph = FakeGraph(events)
+    graph.instantiate = fail
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: graph)
     with pytest.raises(RuntimeError, match="out of memory"):
         CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
-    assert " ".join(events) == "counters on cuda:0 run begin run end replace in 1234" and alive(edits) == []
+    assert " ".join(events) == "counters on cuda:0 run begin run end replace in 1234 reset" and alive(edits) == []
 
 
 def test_a_pytorch_that_keeps_no_graph_captures_as_ever(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

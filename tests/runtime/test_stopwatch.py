@@ -78,6 +78,18 @@ def test_a_first_replay_that_uploads_the_graph_beats_nothing() -> None:
     assert Stopwatch(device).seconds(kernel, fastest=3e-6) == pytest.approx(3e-6)
 
 
+@pytest.mark.parametrize("disturbed", [[50e-6, 0.0, 0.0], [0.0, 50e-6, 0.0], [0.0, 0.0, 50e-6], [50e-6, 0.0, 90e-6], [90e-6, 50e-6, 0.0]])
+def test_of_the_replays_the_shortest_counts_whichever_it_is(disturbed: list[float]) -> None:
+    """The CPU is interrupted in one or the other: the first, the last, all but one."""
+    device, kernel = Device(), Kernel(3e-6)
+    before = [0.0] * 2  # the launch alone
+    for late in disturbed:
+        before += [0.0, late]  # in front of a replay, and behind it
+    device.interrupted = before
+    assert Stopwatch(device).seconds(kernel) == pytest.approx(3e-6)
+    assert device.interrupted == [] and kernel.launches == 2 + 6 + 18
+
+
 def test_what_cannot_be_captured_takes_for_ever_and_what_fails_says_so() -> None:
     backend = Device()
     backend.failures = [RuntimeError("not permitted when stream is capturing")]

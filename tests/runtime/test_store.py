@@ -54,7 +54,7 @@ def test_a_plain_weight_is_the_modules_own_object() -> None:
     assert tensors[0] is net.q.weight and tensors[1] is net.one and tensors[2] is net.plain and store.adopted_bytes == 0
 
 
-def test_packed_parameters_are_views_of_one_storage() -> None:
+def test_packed_parameters_lie_behind_one_another() -> None:
     net, store = Net(), WeightStore()
     before = [getattr(net, name).weight.detach().clone() for name in "qkv"]
     net.q.weight.requires_grad_(False)
@@ -64,9 +64,9 @@ def test_packed_parameters_are_views_of_one_storage() -> None:
     weights = [net.q.weight, net.k.weight, net.v.weight]
     assert all(type(weight) is nn.Parameter and torch.equal(weight, value) for weight, value in zip(weights, before, strict=True))
     assert [weight.requires_grad for weight in weights] == [False, True, True] and net.k.weight.note == "kept"
-    assert (
-        len({weight.untyped_storage().data_ptr() for weight in weights}) == 1 and dict(net.named_parameters())["q.weight"] is net.q.weight
-    )
+    starts = [weight.data_ptr() - joined.data_ptr() for weight in weights]
+    assert starts == [0, 128, 320] and dict(net.named_parameters())["q.weight"] is net.q.weight
+    assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in weights)
     assert store.adopted_bytes == sum(weight.nbytes for weight in weights)
 
 
@@ -87,7 +87,7 @@ def test_a_replaced_parameter_is_laid_out_anew_with_the_others() -> None:
     net.k.weight = nn.Parameter(torch.randn(6, 8))
     (new,) = store.tensors([packed(net, *QKV)], CPU)
     assert torch.equal(new, torch.cat([net.q.weight, net.k.weight, net.v.weight])) and new.data_ptr() != old.data_ptr()
-    assert net.q.weight.untyped_storage().data_ptr() == new.untyped_storage().data_ptr()
+    assert net.q.weight.data_ptr() == new.data_ptr()
 
 
 def test_a_convolution_weight_in_channels_last() -> None:
@@ -135,7 +135,7 @@ def test_restore_leaves_what_the_host_has_put_there_since() -> None:
 def test_a_layout_that_comes_back_after_a_restore_is_restored_again() -> None:
     net, store = Net(), WeightStore()
     store.tensors([packed(net, *QKV)], CPU)
-    backup = net.q.weight
+    backup = nn.Parameter(net.q.weight.data)
     store.restore()
     net.q.weight = backup  # a host takes a LoRA off
     assert store.restore() == 1 and net.q.weight.untyped_storage().nbytes() == net.q.weight.nbytes
@@ -148,11 +148,14 @@ def test_weights_that_were_made_in_inference_mode() -> None:
     with torch.inference_mode():
         expected = net.q(x)
         store.tensors([packed(net, *QKV)], CPU)
-    with torch.no_grad():
-        assert torch.equal(net.q(x), expected)
         net.q.weight.add_(1)
-        store.tensors([packed(net, *QKV)], CPU)
-        assert store.restore() == 3 and net.q.weight.is_contiguous()
+        net.q.weight.sub_(1)
+    with torch.no_grad():
+        torch.testing.assert_close(net.q(x), expected)
+        (image,) = store.tensors([channels_last(net, "conv.weight")], CPU)
+        assert image.stride() == (27, 1, 9, 3)
+        assert store.restore() == 4 and net.q.weight.is_contiguous() and net.conv.weight.is_contiguous()
+    assert all(parameter.is_inference() for parameter in net.parameters())
 
 
 def test_which_weights_may_be_packed() -> None:

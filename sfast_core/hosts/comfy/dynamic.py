@@ -14,7 +14,7 @@ import itertools
 import operator
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ class DynamicStore:
     """The weight store of one BaseModel that a dynamic patcher loads. The same calls as ``runtime.store.WeightStore``."""
 
     adopted_bytes = 0
+    lock: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, base_model: torch.nn.Module) -> None:
         self._base_model = weakref.ref(base_model)
@@ -39,6 +40,16 @@ class DynamicStore:
     def may_pack(self, refs: Sequence[WeightRef]) -> bool:
         """Never: the addresses are the host's."""
         return False
+
+    def plain(self) -> AbstractContextManager[None]:
+        """Nothing was laid out anew."""
+        return nullcontext()
+
+    def lay_plain(self) -> None:
+        """Nothing was laid out anew."""
+
+    def leave_to_autograd(self) -> None:
+        """Nothing was laid out anew."""
 
     def restore(self) -> int:
         """Nothing was adopted; forget the copies."""

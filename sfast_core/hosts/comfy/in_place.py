@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+
+from ...runtime.memory import holders, nobody_else
 
 log = logging.getLogger("fast_compile")
 #: What of a patcher this relies on. A class that has its own (GGUF, dynamic VRAM) keeps weights in ways of its own.
@@ -199,17 +200,10 @@ def _held_by_others(place: _Place, sharing: Counter[int]) -> bool:
 
     Counted beside a parameter that surely nobody else holds. Parameters that our engine has packed share a storage, a part each.
     """
-    objects, storages = _holders(place.table, place.name)
-    lone_objects, lone_storages = _holders({"alone": torch.nn.Parameter(torch.empty(1), requires_grad=False)}, "alone")
-    return objects > lone_objects or storages > lone_storages + sharing[place.parameter.untyped_storage().data_ptr()] - 1
-
-
-def _holders(table: dict[str, Any], name: str) -> tuple[int, int]:
-    """Reference counts of a parameter and of its storage, our own included."""
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    if count is None:
+    (objects, storages), (lone_objects, lone_storages) = holders(place.table, place.name), nobody_else()
+    if storages is None or lone_storages is None:
         raise _NotInPlace("this PyTorch doesn't tell who holds a weight")
-    return sys.getrefcount(table[name]), count(table[name].untyped_storage()._cdata)
+    return objects > lone_objects or storages > lone_storages + sharing[place.parameter.untyped_storage().data_ptr()] - 1
 
 
 def _sharing(model: torch.nn.Module) -> Counter[int]:

@@ -147,5 +147,7 @@ def on_cleanup(patcher: Any) -> None:
         for wrapper in patcher.get_wrappers(WrappersMP.APPLY_MODEL, KEY):
             if wrapper.status is not None:
                 wrapper.status.end(interrupted=processing_interrupted())
+        for state in states():  # ControlNets, too
+            state.after_sampling()
     except Exception:
         log.debug("Fast Compile: on cleanup", exc_info=True)

@@ -169,6 +169,11 @@ class HookedState:
         patcher = self._patcher()
         return patcher is None or bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
 
+    def after_sampling(self) -> None:
+        """A sampling is over: what nodes do with the model next shall find weights that lie as the host's do (``weight.view(channels, -1)``)."""
+        if not self._inside:
+            self.engine.lay_plain()
+
     def on_detach(self, unload: bool) -> None:
         """The host takes the model off the GPU (``unload``), or only this patcher off the model."""
         if unload:

@@ -94,6 +94,15 @@ class Accelerator:
         self._remove_unet()
         self._remove_parts()
         self._wanted = frozenset()
+        self._leave_plain()
+
+    def _leave_plain(self) -> None:
+        """Other extensions shall find weights that lie as the webui's do, until the next generation."""
+        for state in self.states():
+            try:
+                state.engine.lay_plain()
+            except Exception:
+                log.debug("Fast Compile: weights stay as they lie", exc_info=True)
 
     def _remove_unet(self) -> None:
         hook, self._unet = self._unet, None

@@ -1,0 +1,98 @@
+"""Tensors that a forward reads and that are neither arguments nor a module's: in lists and objects, in what functions close over or cache."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .guards import ReadSet
+from .weights import WeightRef
+
+Found = Callable[[torch.Tensor], WeightRef | None]
+_DEEPEST = 4
+
+
+class _Holder(torch.nn.Module):
+    """Owns one tensor, so that it can be named as the weights of modules are."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.__dict__["tensor"] = tensor
+
+
+class Externals:
+    """Says where such a tensor is kept, so that a guard can watch the place.
+
+    Args:
+        reads: what the call has read; it is over.
+
+    Attributes:
+        fixed: the ids of those tensors that have to stay the very objects where they were found.
+        holders: what keeps them; whoever keeps the trace keeps these.
+    """
+
+    def __init__(self, reads: ReadSet) -> None:
+        self._reads = reads
+        self._where: dict[int, tuple[torch.Tensor, Any, str]] | None = None
+        self.fixed: set[int] = set()
+        self.holders: list[torch.nn.Module] = []
+
+    def __call__(self, tensor: torch.Tensor) -> WeightRef | None:
+        """A name for this very tensor, or None where nothing that is watched keeps it."""
+        if self._where is None:
+            self._where = {}
+            for found, owner, name in self._kept():
+                self._where.setdefault(id(found), (found, owner, name))
+        entry = self._where.get(id(tensor))
+        if entry is None:
+            return None
+        _, owner, name = entry
+        if isinstance(owner, torch.nn.Module):  # one that isn't below the root
+            return WeightRef(f"<{type(owner).__name__} {len(self.holders)}>", name, weakref.ref(owner))
+        self.fixed.add(id(tensor))
+        holder = _Holder(tensor)
+        self.holders.append(holder)
+        return WeightRef(f"<{name or 'elsewhere'} {len(self.holders)}>", "tensor", weakref.ref(holder))
+
+    def _kept(self) -> Iterator[tuple[torch.Tensor, Any, str]]:
+        reads = self._reads
+        for seen in reads.seen.values():
+            value = seen.get()
+            for name, then in seen.found.items():
+                if isinstance(then, torch.Tensor):
+                    yield then, value if isinstance(value, torch.nn.Module) else None, name
+        for place in reads.places.values():
+            yield from _tensors(place.then, str(place.name))
+        for held in reads.held.values():
+            if held.read:
+                values = held.before[1] if isinstance(held.before, tuple) else held.before
+                for value in values:
+                    yield from _tensors(value, str(held.origin))
+        for function, _, defaults, _, cells, _ in reads.functions.values():
+            yield from _tensors([content for _, content in cells], function.__name__)
+            yield from _tensors(defaults, function.__name__)
+        for asked in reads.asked.values():
+            yield from _tensors(asked.then, str(asked.origin))
+        for cache in reads.cached.values():
+            yield from _in_cache(cache, 0)
+
+
+def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[torch.Tensor, Any, str]]:
+    if isinstance(value, torch.Tensor):
+        yield value, None, name
+    elif isinstance(value, (tuple, list)) and depth < _DEEPEST:
+        for item in value:
+            yield from _tensors(item, name, depth + 1)
+
+
+def _in_cache(value: Any, depth: int) -> Iterator[tuple[torch.Tensor, Any, str]]:
+    """What ``functools.lru_cache`` has kept: nothing but the collector sees it. A function's result for the same arguments is taken to be the same."""
+    for inner in gc.get_referents(value):
+        if isinstance(inner, torch.Tensor):
+            yield inner, None, getattr(value, "__name__", "cached")
+        elif depth < _DEEPEST and (type(inner) in (dict, tuple, list) or type(inner).__name__ == "_lru_list_elem"):
+            yield from _in_cache(inner, depth + 1)

@@ -1,0 +1,431 @@
+"""What a function's code can read and write, found from its bytecode without running it.
+
+The code is followed along its instructions with a stack of what is known: that a value is an attribute of an attribute of an argument,
+say. Variables are followed without regard to order. What is not known is kept as such: an attribute of it may be any object's.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+Key = tuple[str, Any]  # ("attribute", name) or ("item", constant)
+ATTRIBUTE, ITEM = "attribute", "item"
+
+_ATTRIBUTES = (ATTRIBUTE, "__dict__")
+_DEEPEST = 8  # a chain of attributes that is longer (a linked list in a loop) counts as unknown
+_PASSES = 6  # over one function's instructions, until what is known of its variables stays
+_MUTATORS = frozenset(
+    "append appendleft extend extendleft insert add update clear remove discard sort reverse rotate __setitem__ write".split()
+)
+_NO_EFFECT = frozenset(
+    "RESUME NOP CACHE PRECALL PUSH_NULL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START SETUP_LOOP SETUP_FINALLY "
+    "POP_BLOCK JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE CALL_INTRINSIC_0".split()
+)
+_LOADS = frozenset("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF".split())
+_PAIRS = frozenset("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW".split())
+_CONSTANTS = frozenset("LOAD_CONST LOAD_CONST_IMMORTAL LOAD_CONST_MORTAL LOAD_SMALL_INT".split())
+_GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
+_CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD CALL_KW CALL_FUNCTION_KW".split())
+_DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+_BY_STRING = frozenset({"attrgetter", "methodcaller", "__getattribute__", "__getattr__"})
+_LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
+
+
+class Chain:
+    """A place that code reads, and what it reads below that.
+
+    Attributes:
+        below: the attributes and items with constant keys that are read of what is there.
+        loaded: the place itself is read.
+        content: the value itself is used: called, compared, iterated over, handed on. If not, only what is ``below`` is read of it.
+        written: the methods by which something is put into it, ``__setitem__`` for an item.
+        stored: the place itself is written to.
+        every: attributes of any name are read of what is there.
+        attributes_of: the chain whose ``__dict__`` this is, or None.
+    """
+
+    __slots__ = ("attributes_of", "below", "content", "depth", "every", "loaded", "stored", "written")
+
+    def __init__(self, depth: int = 0) -> None:
+        self.below: dict[Key, Chain] = {}
+        self.depth = depth
+        self.written: set[str] = set()
+        self.attributes_of: Chain | None = None
+        self.content = self.loaded = self.stored = self.every = False
+
+    def at(self, key: Key) -> Chain | None:
+        """What is read at ``key`` below; None where that is too deep."""
+        if self.attributes_of is not None and key[0] == ITEM and isinstance(key[1], str):
+            return self.attributes_of.at((ATTRIBUTE, key[1]))
+        found = self.below.get(key)
+        if found is None and self.depth < _DEEPEST:
+            found = self.below[key] = Chain(self.depth + 1)
+            if key == _ATTRIBUTES:
+                found.attributes_of = self
+        return found
+
+    @property
+    def used(self) -> bool:
+        """Whether the place is read, and not only written to."""
+        return self.loaded or self.followed
+
+    @property
+    def followed(self) -> bool:
+        """Whether something is read of, or put into, what is there."""
+        return bool(self.below) or self.content or bool(self.written) or self.every
+
+
+@dataclass
+class CodeReads:
+    """What one code object reads and writes.
+
+    Attributes:
+        words: strings among its constants that could be names.
+        variables: by the names of parameters and of free variables.
+        globals: by name.
+        imports: by module, level and whether the module itself (not its topmost package) is what the import gives.
+        loose: names of attributes that are read of values which are not known.
+        stored: names of attributes that are set or deleted, of whatever.
+        stored_globals: names of globals that are.
+        stored_variables: names of free variables that are.
+        dynamic: attributes are read or set by names that are computed.
+    """
+
+    variables: dict[str, Chain] = field(default_factory=dict)
+    globals: dict[str, Chain] = field(default_factory=dict)
+    imports: dict[tuple[str, int, bool], Chain] = field(default_factory=dict)
+    loose: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    stored_globals: set[str] = field(default_factory=set)
+    stored_variables: set[str] = field(default_factory=set)
+    dynamic: bool = False
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What may be on the stack: any of ``chains``, or something ``unknown``. A constant, and a built-in function by name."""
+
+    chains: tuple[Chain, ...] = ()
+    unknown: bool = False
+    constant: Any = None
+    is_constant: bool = False
+    builtin: str | None = None
+    method: str | None = None  # of ``chains``: the name of a method that was looked up on them
+
+
+_UNKNOWN = _Value(unknown=True)
+
+
+def reads_of(code: CodeType) -> CodeReads:
+    """What ``code`` reads and writes; not what functions made within it do, which are code of their own."""
+    return _Reader(code).read()
+
+
+class _Reader:
+    def __init__(self, code: CodeType) -> None:
+        self._code = code
+        self._reads = CodeReads()
+        self._stack: list[_Value] = []
+        flags = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags]
+        self._variables: dict[str, tuple[dict[int, Chain], bool]] = {}  # what each may be, by id, and whether something unknown
+        for name in (*arguments, *code.co_freevars):
+            chain = self._reads.variables[name] = Chain()
+            self._variables[name] = ({id(chain): chain}, False)
+        self._steps = list(dis.get_instructions(code))
+        self._listings = 0
+
+    def read(self) -> CodeReads:
+        for _ in range(_PASSES):
+            before = {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}
+            self._listings = 0
+            for step in self._steps:
+                if step.is_jump_target:
+                    self._escape_all()
+                self._follow(step.opname, step)
+            self._escape_all()
+            if before == {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}:
+                break
+        if self._listings:
+            self._reads.dynamic = True
+            for chain in (*self._reads.variables.values(), *self._reads.globals.values()):
+                _read_every(chain)
+        self._reads.words.update(_identifiers(self._code.co_consts))
+        if not _BY_STRING.isdisjoint(self._code.co_names):
+            self._reads.loose |= self._reads.words
+        return self._reads
+
+    # -- one instruction -------------------------------------------------------------------------------------------------
+
+    def _follow(self, name: str, step: dis.Instruction) -> None:
+        if name in _NO_EFFECT:
+            return
+        if name in _LOADS:
+            self._stack.append(self._variable(str(step.argval)))
+        elif name in _PAIRS:
+            self._stack += map(self._variable, _pair(step))
+        elif name == "STORE_FAST_LOAD_FAST":
+            stored, loaded = _pair(step)
+            self._assign(stored, self._pop())
+            self._stack.append(self._variable(loaded))
+        elif name == "STORE_FAST_STORE_FAST":
+            for stored in _pair(step):
+                self._assign(stored, self._pop())
+        elif name in _CONSTANTS:
+            self._stack.append(_Value(constant=step.argval, is_constant=True))
+        elif name in _GLOBALS:
+            self._load_global(str(step.argval))
+        elif name in ("LOAD_ATTR", "LOAD_METHOD"):
+            self._stack.append(self._attribute(self._pop(), str(step.argval), is_method=name == "LOAD_METHOD" or _loads_method(step)))
+        elif name == "LOAD_SUPER_ATTR":
+            of = self._pop()
+            self._escape(self._pop())
+            self._pop()
+            self._stack.append(self._attribute(of, str(step.argval), is_method=True))
+        elif name in ("BINARY_SUBSCR", "BINARY_OP"):
+            self._binary(name, step)
+        elif name in ("STORE_FAST", "STORE_DEREF"):
+            self._assign(str(step.argval), self._pop())
+            if step.argval in self._code.co_freevars:
+                self._reads.stored_variables.add(str(step.argval))
+        elif name in ("STORE_ATTR", "DELETE_ATTR"):
+            self._store_attribute(str(step.argval), deletes=name == "DELETE_ATTR")
+        elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+            self._escape(self._pop())
+            self._write(self._pop())
+            if name == "STORE_SUBSCR":
+                self._escape(self._pop())
+        elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            self._reads.stored_globals.add(str(step.argval))
+            self._reads.globals.setdefault(str(step.argval), Chain())
+            if name == "STORE_GLOBAL":
+                self._escape(self._pop())
+        elif name == "POP_TOP":
+            self._pop()
+        elif name in ("COPY", "DUP_TOP"):
+            depth = step.arg or 1
+            self._stack.append(self._stack[-depth] if depth <= len(self._stack) else _UNKNOWN)
+        elif name in ("SWAP", "ROT_TWO"):
+            self._swap(step.arg if name == "SWAP" and step.arg else 2)
+        elif name in ("IS_OP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE") or name.endswith(("_IF_NONE", "_IF_NOT_NONE")):
+            self._identities(name)
+        elif name == "CONTAINS_OP":
+            self._contains()
+        elif name == "IMPORT_NAME":
+            self._import(step)
+        elif name == "IMPORT_FROM":
+            self._stack.append(self._attribute(self._stack[-1] if self._stack else _UNKNOWN, str(step.argval)))
+        elif name in _CALLS:
+            self._call(name, step.arg or 0)
+        else:
+            self._escape_all()
+
+    def _identities(self, name: str) -> None:
+        """Something is compared with None or by identity: nothing below it is read."""
+        self._pop()
+        if name == "IS_OP":
+            self._pop()
+            self._stack.append(_UNKNOWN)
+
+    def _contains(self) -> None:
+        of, key = self._pop(), self._pop()
+        if key.is_constant and isinstance(key.constant, str) and of.chains and all(chain.attributes_of is not None for chain in of.chains):
+            self._loaded(of, (ITEM, key.constant))
+        else:
+            self._escape(key)
+            self._escape(of)
+        self._stack.append(_UNKNOWN)
+
+    def _binary(self, name: str, step: dis.Instruction) -> None:
+        if name == "BINARY_OP" and "[" not in step.argrepr:
+            self._escape(self._pop())
+            self._escape(self._pop())
+            self._stack.append(_UNKNOWN)
+            return
+        key, of = self._pop(), self._pop()
+        if key.is_constant and isinstance(key.constant, (str, int)) and of.chains and of.method is None and not of.unknown:
+            self._stack.append(self._loaded(of, (ITEM, key.constant)))
+        else:
+            self._escape(key)
+            self._escape(of)
+            self._stack.append(_UNKNOWN)
+
+    def _call(self, name: str, count: int) -> None:
+        if name in ("CALL_KW", "CALL_FUNCTION_KW"):  # the names of keywords are on top
+            self._pop()
+        arguments = [self._pop() for _ in range(count)][::-1]
+        called = self._pop()
+        if called.builtin in _DYNAMIC and len(arguments) >= 2:
+            self._by_name(called.builtin, arguments)
+            return
+        if called.builtin == "super" and not arguments and "__class__" in self._code.co_freevars:
+            self._stack.append(self._first_argument())
+            return
+        if called.builtin == "vars" and len(arguments) == 1:
+            self._every(arguments[0])
+        elif called.builtin in _LISTING:
+            self._listings += 1
+        for argument in arguments:
+            self._escape(argument)
+        if called.method in _MUTATORS:
+            for chain in called.chains:
+                chain.written.add(str(called.method))
+        else:
+            self._escape(called)
+        self._stack.append(_UNKNOWN)
+
+    def _by_name(self, builtin: str, arguments: list[_Value]) -> None:
+        """``getattr`` and its like."""
+        of, name, *others = arguments
+        for other in others:
+            self._escape(other)
+        if not (name.is_constant and isinstance(name.constant, str)):
+            self._escape(name)
+            self._every(of)
+            self._stack.append(_UNKNOWN)
+            return
+        if builtin in ("setattr", "delattr"):
+            self._store(of, name.constant)
+            self._stack.append(_UNKNOWN)
+            return
+        value = self._attribute(of, name.constant)
+        self._stack.append(_Value(value.chains, unknown=True))  # or the default
+
+    def _every(self, of: _Value) -> None:
+        """Attributes by names that aren't known."""
+        self._escape(of)
+        for chain in of.chains:
+            chain.every = True
+        self._reads.dynamic = True
+        if of.unknown or not of.chains:
+            self._listings += 1
+
+    def _first_argument(self) -> _Value:
+        return self._variable(self._code.co_varnames[0]) if self._code.co_argcount else _UNKNOWN
+
+    def _import(self, step: dis.Instruction) -> None:
+        names, level = self._pop(), self._pop()
+        known = isinstance(level.constant, int)
+        key = (str(step.argval), level.constant if known else 0, bool(names.constant))
+        chain = self._reads.imports.setdefault(key, Chain())
+        self._stack.append(_Value((chain,)))
+
+    # -- values ----------------------------------------------------------------------------------------------------------
+
+    def _variable(self, name: str) -> _Value:
+        chains, unknown = self._variables.get(name, ({}, True))
+        for chain in chains.values():
+            chain.loaded = True
+        return _Value(tuple(chains.values()), unknown or not chains)
+
+    def _assign(self, name: str, value: _Value) -> None:
+        chains, unknown = self._variables.get(name, ({}, False))
+        if value.method is not None:
+            self._escape(value)
+            value = _UNKNOWN
+        self._variables[name] = ({**chains, **{id(chain): chain for chain in value.chains}}, unknown or value.unknown or not value.chains)
+
+    def _load_global(self, name: str) -> None:
+        chain = self._reads.globals.setdefault(name, Chain())
+        chain.loaded = True
+        builtin = name if name in _DYNAMIC or name in _LISTING or name == "super" else None
+        self._stack.append(_Value((chain,), builtin=builtin))
+
+    def _attribute(self, of: _Value, name: str, is_method: bool = False) -> _Value:
+        if of.unknown or not of.chains or of.method is not None:
+            self._reads.loose.add(name)
+        if of.method is not None:
+            self._escape(of)
+            return _UNKNOWN
+        if name == "__dict__" and of.unknown:
+            self._listings += 1
+        for chain in of.chains:
+            if chain.attributes_of is not None:
+                chain.attributes_of.every = True
+        if is_method and name in _MUTATORS:
+            return _Value(of.chains, of.unknown, method=name)
+        return self._loaded(of, (ATTRIBUTE, name))
+
+    def _loaded(self, of: _Value, key: Key) -> _Value:
+        value = self._below(of, key)
+        for chain in value.chains:
+            chain.loaded = True
+        return value
+
+    def _below(self, of: _Value, key: Key) -> _Value:
+        found = [chain.at(key) for chain in of.chains]
+        deep = any(chain is None for chain in found)
+        if deep and key[0] == ATTRIBUTE:
+            self._reads.loose.add(key[1])
+        if deep:
+            self._escape(of)
+        return _Value(tuple(chain for chain in found if chain is not None), of.unknown or deep or not found)
+
+    def _store_attribute(self, name: str, deletes: bool) -> None:
+        self._store(self._pop(), name)
+        if not deletes:
+            self._escape(self._pop())
+
+    def _store(self, of: _Value, name: str) -> None:
+        self._reads.stored.add(name)
+        for chain in self._below(of, (ATTRIBUTE, name)).chains:
+            chain.stored = True
+
+    def _write(self, value: _Value) -> None:
+        for chain in value.chains:
+            chain.written.add("__setitem__")
+            if chain.attributes_of is not None:
+                chain.attributes_of.every = True
+
+    def _pop(self) -> _Value:
+        return self._stack.pop() if self._stack else _UNKNOWN
+
+    def _swap(self, depth: int) -> None:
+        if depth <= len(self._stack):
+            self._stack[-1], self._stack[-depth] = self._stack[-depth], self._stack[-1]
+        else:
+            self._escape_all()
+
+    def _escape(self, value: _Value) -> None:
+        """It is used as what it is, in a way that isn't followed."""
+        for chain in value.chains:
+            chain.content = True
+            if chain.attributes_of is not None:
+                chain.attributes_of.every = True
+        if value.builtin in _DYNAMIC or value.builtin in _LISTING:
+            self._listings += 1
+
+    def _escape_all(self) -> None:
+        for value in self._stack:
+            self._escape(value)
+        self._stack.clear()
+
+
+def _read_every(chain: Chain) -> None:
+    chain.every = True
+    for below in chain.below.values():
+        _read_every(below)
+
+
+def _pair(step: dis.Instruction) -> tuple[str, str]:
+    first, second = step.argval
+    return str(first), str(second)
+
+
+def _loads_method(step: dis.Instruction) -> bool:
+    """Whether a ``LOAD_ATTR`` of Python 3.12 and later is the look-up of a method that is called next."""
+    return "NULL|self" in step.argrepr
+
+
+def _identifiers(constants: Iterable[Any]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str) and constant.isidentifier():
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _identifiers(constant)

@@ -1,0 +1,216 @@
+"""What a recorded call leaves behind besides its result: done again at each call, or a reason to run the call as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from .equality import Equality
+from .given import itself
+from .kinds import Kind, kind_of
+from .origin import Origin
+from .read_set import MISSING, Held, ReadSet, Seen, _copy
+
+_OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
+_EXTENDING = frozenset({"append", "extend"})
+_SETTING = frozenset({"__setitem__", "update"})
+
+
+class NotRepeated(Exception):
+    """The call changes something in a way that can't be done again. The message says what.
+
+    Attributes:
+        places: what is changed, as the guard knows places.
+    """
+
+    def __init__(self, what: str, places: set[tuple[int, Any]]) -> None:
+        super().__init__(what)
+        self.places = places
+
+
+@dataclass(frozen=True)
+class _Write:
+    """One thing to do again. ``leaves`` are indices of tensors, or constants, of ``tree``."""
+
+    do: Callable[[Any], None]
+    tree: _pytree.TreeSpec
+    leaves: tuple[tuple[int | None, Any], ...]
+
+
+class Effects:
+    """What is to be done again at each call, in order.
+
+    Attributes:
+        tensors: the recorded call's that are written somewhere, which the trace has to compute too.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._writes: list[_Write] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._writes)
+
+    def add(self, do: Callable[[Any], None], value: Any) -> bool:
+        """Note that ``do(value)`` is to be repeated; False where the value can't be made again."""
+        leaves, tree = _pytree.tree_flatten(value)
+        found: list[tuple[int | None, Any]] = []
+        for leaf in leaves:
+            if type(leaf) in (torch.Tensor, torch.nn.Parameter):
+                found.append((len(self.tensors), None))
+                self.tensors.append(leaf)
+            elif kind_of(leaf) is Kind.VALUE:
+                found.append((None, leaf))
+            else:
+                return False
+        self._writes.append(_Write(do, tree, tuple(found)))
+        return True
+
+    def repeat(self, tensors: list[torch.Tensor]) -> None:
+        """Do it, with this call's tensors in the place of the recorded ones."""
+        for write in self._writes:
+            leaves = [constant if index is None else tensors[index] for index, constant in write.leaves]
+            write.do(_pytree.tree_unflatten(leaves, write.tree))
+
+
+def effects_of(reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool]) -> Effects:
+    """What the call has left behind.
+
+    Args:
+        reads: its read set.
+        read_tensors: whether the trace reads this tensor, which was there before the call.
+
+    Raises:
+        NotRepeated: it changed something that it also read, or in a way that can't be repeated.
+    """
+    return _Finder(reads, read_tensors).find()
+
+
+class _Finder:
+    def __init__(self, reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool]) -> None:
+        self._reads = reads
+        self._read_tensors = read_tensors
+        self._equality = Equality(reads)
+        self._effects = Effects()
+        self._wrong: list[str] = []
+        self._places: set[tuple[int, Any]] = set()
+
+    def find(self) -> Effects:
+        root = self._reads.root()
+        for seen in list(self._reads.seen.values()):
+            value = seen.get()
+            if seen.table is not None and value is not None:
+                self._object(seen, value, value is root)
+        for held in self._reads.held.values():
+            self._container(held)
+        self._rest()
+        if self._wrong:
+            raise NotRepeated(self._wrong[0], self._places)
+        return self._effects
+
+    def _refuse(self, key: tuple[int, Any], origin: Origin | None) -> None:
+        self._places.add(key)
+        self._wrong.append(str(origin) if origin is not None else "the module")
+
+    def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
+        assert seen.table is not None
+        for table, before in ((seen.table, seen.before), *seen.parts):
+            if len(table) == len(before) and all(map(_is, table.values(), before.values())):
+                continue
+            for name in {**before, **table}:
+                now, then = table.get(name, MISSING), before.get(name, MISSING)
+                if now is not then and name in self._reads.stored and not (is_root and name in _OURS):
+                    self._attribute(seen, name, now, then, table)
+
+    def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:
+        key, origin = (id(table), name), Origin(seen.origin, name)
+        if name in seen.found:
+            if not self._equality.same(now, then):
+                return self._refuse(key, origin)
+            if not _tensors_in(now):
+                return
+            if self._state(_tensors_in(then)):
+                return self._refuse(key, origin)
+        get = seen.get
+        if now is MISSING or not self._effects.add(lambda made: setattr(get(), name, made), now):
+            self._refuse(key, origin)
+
+    def _container(self, held: Held) -> None:
+        key = (id(held.value), None)
+        if held.kind is Kind.SET or type(held.value) not in (list, dict):
+            if not self._equality.same_items(held.value, held.before, held.kind):
+                self._refuse(key, held.origin)
+        elif held.kind is Kind.SEQUENCE:
+            self._list(held, key)
+        else:
+            self._dict(held, key)
+
+    def _state(self, replaced: Iterable[Any]) -> bool:
+        """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to read."""
+        return any(self._read_tensors(tensor) for then in replaced for tensor in _tensors_in(then))
+
+    def _list(self, held: Held, key: tuple[int, Any]) -> None:
+        now, before = held.value, held.before
+        if len(now) == len(before) and all(map(_is, now, before)):
+            return
+        if held.read:
+            replaced = (was for is_now, was in zip(now, before, strict=False) if is_now is not was)
+            if not self._equality.same_items(now, before, held.kind) or any(isinstance(was, torch.Tensor) for was in replaced):
+                self._refuse(key, held.origin)
+            return
+        new = now[len(before) :]
+        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(_is, now, before)) or not self._effects.add(now.extend, list(new)):
+            self._refuse(key, held.origin)
+
+    def _dict(self, held: Held, key: tuple[int, Any]) -> None:
+        now = held.value
+        keys, values = held.before
+        if len(now) == len(keys) and all(map(_is, now, keys)) and all(map(_is, now.values(), values)):
+            return
+        before = dict(zip(keys, values, strict=True))
+        changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
+        if held.read and (not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)):
+            return self._refuse(key, held.origin)
+        if not held.written <= _SETTING or before.keys() - now.keys() or not self._effects.add(now.update, changed):
+            self._refuse(key, held.origin)
+
+    def _rest(self) -> None:
+        """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change at all."""
+        reads = self._reads
+        for key, place in reads.places.items():
+            if place.owner is None and place.table is not None:
+                now = itself(place.table.get(place.name, MISSING))
+                if now is not place.then and not self._equality.same(now, place.then):
+                    self._refuse(key, Origin(place.origin, place.name))
+        for (cls, name), then in reads.classes.items():
+            for owner, before in zip(cls.__mro__[:-1], then, strict=True):
+                now = vars(owner).get(name, MISSING)
+                if now is not before and not self._equality.same(now, before):
+                    self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
+        for function, _, _, _, cells, origin in reads.functions.values():
+            for cell, then in cells:
+                try:
+                    now = cell.cell_contents
+                except ValueError:
+                    now = MISSING
+                if now is not then and not self._equality.same(now, then):
+                    self._refuse((id(cell), None), origin or Origin(None, function.__qualname__))
+        for key, asked in reads.asked.items():
+            now = asked.ask(*asked.of)
+            if now is not asked.then and not self._equality.same(now, asked.then):
+                self._refuse(key, asked.origin)
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _is(now: Any, then: Any) -> bool:
+    return now is then
+
+
+__all__ = ["Effects", "NotRepeated", "_copy", "effects_of"]

@@ -1,0 +1,114 @@
+"""Is what is there now the same, to the code that reads it, as what was there at the trace?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import FunctionType
+from typing import Any
+
+from .given import itself
+from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
+from .read_set import COMPUTED, MISSING, ReadSet
+
+_DEEPEST = 12
+
+
+class Equality:
+    """Compares with what a read set has noted: containers with what was in them, objects by what is read of them.
+
+    Args:
+        reads: the read set of a call that is over.
+        fixed: the ids of tensors that have to stay the very objects.
+    """
+
+    def __init__(self, reads: ReadSet, fixed: Collection[int] = ()) -> None:
+        self._fixed = fixed
+        self._held = {key: held.before for key, held in reads.held.items()}
+        self._seen = reads.seen
+        self._functions = {key: entry[1:5] for key, entry in reads.functions.items()}
+
+    def same(self, now: Any, then: Any, depth: int = 0) -> bool:
+        """Whether ``now`` is ``then``, or another object that is as good."""
+        now = itself(now)
+        if now is then:
+            return True
+        if type(then) is TensorNote:
+            return then.fits(now)
+        if id(then) in self._fixed or type(now) is not type(then) or now is MISSING or then is MISSING or depth > _DEEPEST:
+            return False
+        kind = kind_of(then)
+        try:
+            if kind is Kind.VALUE:
+                return same_value(now, then)
+            if kind is Kind.TENSOR:
+                return what_a_tensor_is(now) == what_a_tensor_is(then)
+            if kind in (Kind.SEQUENCE, Kind.MAPPING, Kind.SET):
+                return self._same_content(now, then, kind, depth + 1)
+            if kind is Kind.FUNCTION:
+                return self._same_function(now, then, depth + 1)
+            if kind is Kind.BOUND:
+                return now.__self__ is then.__self__ and self.same(now.__func__, then.__func__, depth + 1)
+            if kind is Kind.PARTIAL:
+                parts = zip((now.func, now.args, now.keywords), (then.func, then.args, then.keywords), strict=True)
+                return all(self.same(*part, depth + 1) for part in parts)
+            if kind is Kind.ASKED:
+                return self.same(answer(now), answer(then), depth + 1)
+            if kind is Kind.OBJECT:
+                return self._same_object(now, then, depth + 1)
+        except Exception:  # it can't be compared
+            return False
+        return False
+
+    def same_items(self, now: Any, before: Any, kind: Kind, depth: int = 0) -> bool:
+        """Whether a container has in it what was in it ``before``: a list, keys and values, or a set."""
+        if kind is Kind.SET:
+            return len(now) == len(before) and all(item in now for item in before)
+        if kind is Kind.SEQUENCE:
+            return len(now) == len(before) and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))
+        keys, values = before
+        items = list(now.items())
+        return len(items) == len(keys) and all(
+            self.same(a, key, depth) and self.same(b, value, depth) for (a, b), key, value in zip(items, keys, values, strict=True)
+        )
+
+    def _same_content(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
+        before = self._held.get(id(then))
+        if before is None:
+            items = list(then.items()) if kind is Kind.MAPPING else []
+            before = ([key for key, _ in items], [value for _, value in items]) if kind is Kind.MAPPING else then
+        return self.same_items(now, before, kind, depth)
+
+    def _same_function(self, now: FunctionType, then: FunctionType, depth: int) -> bool:
+        known = self._functions.get(id(then))
+        if known is None:
+            known = then.__code__, then.__defaults__, then.__kwdefaults__, [(cell, cell.cell_contents) for cell in then.__closure__ or ()]
+        code, defaults, keywords, cells = known
+        closure = now.__closure__ or ()
+        return (
+            (now.__code__ is code or now.__code__ == code)
+            and now.__globals__ is then.__globals__
+            and self.same(now.__defaults__, defaults, depth)
+            and self.same(now.__kwdefaults__, keywords, depth)
+            and len(closure) == len(cells)
+            and all(self.same(cell.cell_contents, content, depth) for cell, (_, content) in zip(closure, cells, strict=True))
+        )
+
+    def _same_object(self, now: Any, then: Any, depth: int) -> bool:
+        seen = self._seen.get(id(then))
+        if seen is None or seen.get() is not then:
+            return False
+        return all(self.same(_attribute(now, name), value, depth) for name, value in seen.found.items())
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """An attribute as it is kept by an object or its class; nothing is called for it."""
+    table = getattr(value, "__dict__", {})
+    if name in table:
+        return table[name]
+    for owner in type(value).__mro__:
+        if name in vars(owner):
+            member = vars(owner)[name]
+            if type(member).__name__ == "member_descriptor":
+                return getattr(value, name, MISSING)
+            return COMPUTED if hasattr(type(member), "__get__") else member
+    return MISSING

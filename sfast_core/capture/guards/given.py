@@ -1,0 +1,61 @@
+"""What belongs to Python, PyTorch and NumPy: whose code is not read, since nobody steers a forward by what it keeps."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+_GIVEN = sys.stdlib_module_names | {"torch", "numpy", "triton", "functorch", "sympy"}
+_MARK = "_fast_compile_stands_for"
+
+_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
+_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_LAYERS = tuple(_TORCH + part.replace("/", os.sep) for part in ("nn/modules/", "nn/functional.py", "nn/utils/"))
+_CALLING = _TORCH + os.path.join("nn", "modules", "module.py")  #: what this reads of each module, its call, is known beforehand
+_STANDARD = tuple(
+    {str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib")} | {str(Path(os.__file__).parent) + os.sep}
+)
+_PACKAGES = ("site-packages", "dist-packages")
+_STEERING = ("os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
+
+
+_FROZEN = ("<frozen os>",)
+
+
+def stands_for(function: Any, original: Any) -> None:
+    """Have a function that is put into the place of another for a while, in any thread, be no change."""
+    setattr(function, _MARK, original)
+
+
+def itself(value: Any) -> Any:
+    """What a value stands for, see :func:`stands_for`; nearly always itself."""
+    return vars(value).get(_MARK, value) if type(value) is FunctionType else value
+
+
+def is_given(module: object) -> bool:
+    """Whether a module of this name belongs to Python, PyTorch or NumPy."""
+    return isinstance(module, str) and module.partition(".")[0] in _GIVEN
+
+
+def is_ours(path: str) -> bool:
+    """Whether a file is one of this package's."""
+    return path.startswith(_OURS)
+
+
+def is_read(path: str) -> bool:
+    """Whether what the code of this file reads may steer a forward."""
+    if path.startswith(_OURS):
+        return False
+    if path.startswith("<frozen"):
+        return path in _FROZEN
+    if path.startswith(_TORCH):
+        return path.startswith(_LAYERS) and path != _CALLING
+    if path.startswith(_STANDARD) and not any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES):
+        return path.endswith(_STEERING)
+    return f"{os.sep}numpy{os.sep}" not in path

@@ -1,0 +1,252 @@
+"""Did something change that a recorded call read? Asked at every call, so what is watched lies in flat lists that C compares.
+
+SDXL's UNet has some ten thousand places. Where nothing changed, no loop of Python's runs over them; where an object is another one, it is
+looked at more closely.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Collection
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from .equality import Equality
+from .hooks import hooks_of
+from .kinds import Kind, TensorNote
+from .origin import Origin
+from .places import Places
+from .read_set import MISSING, Held, ReadSet
+
+
+class Guard:
+    """What a recorded call read, as it was when the call began. The root is held weakly.
+
+    Args:
+        reads: the call's, which is over.
+        bound: parameters and buffers that the trace reads as weights: the table and the name of each. The weight store watches these.
+        fixed: tensors that the trace reads where they were found: these have to stay the very objects.
+        without: places that are not to be watched, since the call itself changes them.
+
+    Attributes:
+        hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
+    """
+
+    def __init__(
+        self,
+        reads: ReadSet,
+        bound: Collection[tuple[int, str]] = (),
+        fixed: Collection[int] = (),
+        without: Collection[tuple[int, Any]] = (),
+    ) -> None:
+        self._root = reads.root
+        self._fixed = frozenset(fixed)
+        self._let_go_of_tensors(reads)
+        self._equality = Equality(reads, self._fixed)
+        self._same = self._equality.same
+        root = reads.root()
+        own = None if root is None else root.__dict__
+        places = [place for key, place in reads.places.items() if key not in bound and key not in without]
+        self._root_places = [place for place in places if place.table is own]
+        for place in self._root_places:
+            place.table = None  # it leads to the compiled state, and that to here
+        self._root_places = [place for place in self._root_places if place.name != "forward"]  # the compiled one, or what others put around it
+        places = [place for place in places if place.table is not None]
+        self._places = Places(places, self._same)
+        held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
+        quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
+        self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
+        self._dicts = _Contents([entry for entry in quick if type(entry.value) is dict], _of_dicts)
+        self._others = [entry for entry in held if entry not in quick and type(entry.value) not in (tuple, frozenset)]
+        self._asked = [asked for key, asked in reads.asked.items() if key not in without]
+        self._functions = [entry for entry in reads.functions.values()]
+        self._codes = [entry[1] for entry in self._functions]
+        self._function_objects = [entry[0] for entry in self._functions]
+        self._defaults = [(entry[2], entry[3]) for entry in self._functions]
+        self._cells = [(cell, content, entry[5], entry[0]) for entry in self._functions for cell, content in entry[4] if (id(cell), None) not in without]
+        self._set_classes(reads, without)
+        self._set_types(reads)
+        self._hooks = hooks_of([(str(seen.origin), seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
+        self.hooked = self._hooks.reason
+        for seen in reads.seen.values():
+            if seen.get() is root:
+                seen.table = None
+
+    def _let_go_of_tensors(self, reads: ReadSet) -> None:
+        """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
+        for place in reads.places.values():
+            place.then = self._noted(place.then)
+        for held in reads.held.values():
+            if held.kind is Kind.MAPPING:
+                held.before = held.before[0], list(map(self._noted, held.before[1]))
+            elif held.kind is Kind.SEQUENCE:
+                held.before = list(map(self._noted, held.before))
+        for asked in reads.asked.values():
+            asked.then = self._noted(asked.then)
+        for seen in reads.seen.values():
+            seen.before.clear()  # its weak reference's callback has it too
+            seen.parts = []
+            seen.found = {name: self._noted(value) for name, value in seen.found.items() if name != "forward" or seen.get() is not reads.root()}
+        for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
+            cells = [(cell, self._noted(content)) for cell, content in cells]
+            reads.functions[key] = function, code, defaults, keywords, cells, origin
+        for spaces in reads.classes.values():
+            spaces[:] = map(self._noted, spaces)
+
+    def _noted(self, value: Any) -> Any:
+        return TensorNote(value) if isinstance(value, torch.Tensor) and id(value) not in self._fixed else value
+
+    def _set_classes(self, reads: ReadSet, without: Collection[tuple[int, Any]]) -> None:
+        keys = [(cls, name) for cls, name in reads.classes if (id(cls), name) not in without]
+        classes = list(dict.fromkeys(cls for cls, _ in keys))
+        self._class_orders = [(cls, cls.__mro__) for cls in classes]
+        rows = [(cls, name, vars(owner), then) for cls, name in keys for owner, then in zip(cls.__mro__[:-1], reads.classes[cls, name], strict=True)]
+        self._class_places = [(cls, name) for cls, name, _, _ in rows]
+        self._spaces, self._class_names = [space for _, _, space, _ in rows], [name for _, name, _, _ in rows]
+        self._class_then = [then for *_, then in rows]
+
+    def _set_types(self, reads: ReadSet) -> None:
+        root = reads.root()
+        modules = [(seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root]
+        self._objects, self._types = [value for _, value in modules], [seen.cls for seen, _ in modules]
+        self._type_origins = [seen.origin for seen, _ in modules]
+        self._weak = [seen for seen in reads.seen.values() if seen.kind is not Kind.MODULE or seen.get() is root]
+        sized = [seen for seen in reads.seen.values() if (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
+        whole = root is not None and any(seen.every and seen.get() is root for seen in reads.seen.values())
+        self._root_names = set(root.__dict__) if whole and root is not None else None
+        loose = frozenset(reads.loose)
+        self._sized = [(seen.table, frozenset(seen.table), None if seen.every else loose, seen.origin) for seen in sized if seen.table is not None]
+        self._sizes = [len(table) for table, *_ in self._sized]
+
+    def changed(self, module: torch.nn.Module) -> str | None:
+        """What is different for a call of ``module`` now, in words, or None."""
+        root = self._root()
+        if root is not module:
+            return "another module is in its place"
+        return (
+            self._changed_types()
+            or self._changed_places()
+            or self._changed_root(root)
+            or self._changed_classes()
+            or self._changed_contents()
+            or self._changed_functions()
+            or self._changed_values()
+            or self._hooks.changed()
+        )
+
+    # -- each kind of place ----------------------------------------------------------------------------------------------
+
+    def _changed_types(self) -> str | None:
+        types = list(map(type, self._objects))
+        if not all(map(operator.is_, types, self._types)):
+            index = next(itertools.compress(itertools.count(), map(operator.is_not, types, self._types)))
+            return f"the class of {self._type_origins[index]} changed"
+        for seen in self._weak:
+            value = seen.get()
+            if value is not None and type(value) is not seen.cls:
+                return f"the class of {seen.origin if seen.origin is not None else 'the module'} changed"
+        return None
+
+    def _changed_places(self) -> str | None:
+        if (place := self._places.changed()) is not None:
+            return f"{Origin(place.origin, place.name)} changed"
+        if [len(table) for table, *_ in self._sized] != self._sizes:
+            for table, names, read, origin in self._sized:
+                new = table.keys() - names
+                if new and (read is None or not new.isdisjoint(read)):
+                    return f"{origin} has other attributes"
+        return None
+
+    def _changed_root(self, root: torch.nn.Module) -> str | None:
+        own = root.__dict__
+        if self._root_names is not None and own.keys() != self._root_names:
+            return "the module has other attributes"
+        for place in self._root_places:
+            now = own.get(place.name, MISSING)
+            if now is not place.then and not self._same(now, place.then):
+                return f"{place.name} changed"
+        return None
+
+    def _changed_classes(self) -> str | None:
+        for cls, order in self._class_orders:
+            if cls.__mro__ is not order and cls.__mro__ != order:
+                return f"the bases of {cls.__qualname__} changed"
+        now = list(map(MappingProxyType.get, self._spaces, self._class_names, itertools.repeat(MISSING)))
+        for index in itertools.compress(itertools.count(), map(operator.is_not, now, self._class_then)):
+            if not self._same(now[index], self._class_then[index]):
+                cls, name = self._class_places[index]
+                return f"{cls.__qualname__}.{name} changed"
+        return None
+
+    def _changed_contents(self) -> str | None:
+        for contents in (self._lists, self._dicts):
+            for held in contents.different():
+                if not self._equality.same_items(held.value, held.before, held.kind):
+                    return f"what is in {_words(held)} changed"
+        for held in self._others:
+            if not self._equality.same_items(held.value, held.before, held.kind):
+                return f"what is in {_words(held)} changed"
+        return None
+
+    def _changed_functions(self) -> str | None:
+        codes = [function.__code__ for function in self._function_objects]
+        if not all(map(operator.is_, codes, self._codes)):
+            index = next(itertools.compress(itertools.count(), map(operator.is_not, codes, self._codes)))
+            return f"the code of {self._functions[index][5]} changed"
+        for function, (defaults, keywords) in zip(self._function_objects, self._defaults, strict=True):
+            if function.__defaults__ is not defaults and not self._same(function.__defaults__, defaults):
+                return f"the defaults of {function.__qualname__} changed"
+            if (function.__kwdefaults__ or keywords) and not self._same(function.__kwdefaults__, keywords):
+                return f"the defaults of {function.__qualname__} changed"
+        for cell, content, origin, function in self._cells:
+            try:
+                now = cell.cell_contents
+            except ValueError:
+                now = MISSING
+            if now is not content and not self._same(now, content):
+                return f"what {origin or function.__qualname__} closes over changed"
+        return None
+
+    def _changed_values(self) -> str | None:
+        for asked in self._asked:
+            now = asked.ask(*asked.of)
+            if now is not asked.then and not self._same(now, asked.then):
+                return f"{asked.origin} changed"
+        return None
+
+
+class _Contents:
+    """Containers of one class, and what was in them, in one row."""
+
+    def __init__(self, held: list[Held], items: Any) -> None:
+        self._held = held
+        self._values = [entry.value for entry in held]
+        self._items = items
+        self._sizes = list(map(len, self._values))
+        self._row = list(items(self._values))
+
+    def different(self) -> list[Held]:
+        """Those to look at more closely: none, or all."""
+        if list(map(len, self._values)) == self._sizes and all(map(operator.is_, self._items(self._values), self._row)):
+            return []
+        return self._held
+
+
+def _of_lists(values: list[list[Any]]) -> Any:
+    return itertools.chain.from_iterable(values)
+
+
+def _of_dicts(values: list[dict[Any, Any]]) -> Any:
+    return itertools.chain(itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values)))
+
+
+def _has_notes(held: Held) -> bool:
+    values = held.before[1] if held.kind is Kind.MAPPING else held.before
+    return any(type(value) is TensorNote for value in values)
+
+
+def _words(held: Held) -> str:
+    return "the module" if held.origin is None else str(held.origin)

@@ -1,0 +1,72 @@
+"""Hooks on modules: they run around what is traced, and may do anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+#: Code whose hooks only hand on what layers return, within one call: transformers collects ``hidden_states`` so.
+_TRANSPARENT = frozenset({"transformers.utils.output_capturing"})
+
+
+def transparent(hook: Any) -> bool:
+    """Whether a hook does nothing but hand on what a layer returns."""
+    return getattr(hook, "__module__", None) in _TRANSPARENT
+
+
+class Hooks:
+    """The forward hooks of modules and of all modules, as they were.
+
+    Attributes:
+        reason: why a trace can't be trusted with these, or None.
+    """
+
+    def __init__(self, tables: list[tuple[str, dict[Any, Any]]], reason: str | None) -> None:
+        self._tables = tables
+        self._empty = [table for _, table in tables if not table]
+        self._filled = [(name, table, list(table.values())) for name, table in tables if table]
+        self.reason = reason
+
+    def changed(self) -> str | None:
+        """Which hooks changed, in words, or None."""
+        if any(self._empty):
+            for name, table in self._tables:
+                if table and not all(map(transparent, table.values())) and any(table is empty for empty in self._empty):
+                    return f"the forward hooks of {name} changed"
+        for name, table, then in self._filled:
+            now = list(table.values())
+            if len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True)):
+                if not all(map(transparent, (*now, *then))):
+                    return f"the forward hooks of {name} changed"
+        return None
+
+
+def hooks_of(modules: Sequence[tuple[str, torch.nn.Module | None]], root: torch.nn.Module | None) -> Hooks:
+    """The hooks of these modules, each with its name; the root's own are its caller's business."""
+    shared = torch.nn.modules.module
+    tables = [("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]
+    reason = "all modules have forward hooks" if any(table for _, table in tables) else None
+    for name, module in modules:
+        if module is None or module is root:
+            continue
+        for part in _HOOKS:
+            table = module.__dict__.get(part)
+            if table is None:
+                continue
+            tables.append((name, table))
+            if reason is None and not all(map(transparent, table.values())):
+                reason = f"{name} has forward hooks"
+        if reason is None and _keeps_state(module.__dict__):
+            reason = f"{name} has a hook of diffusers' that keeps state from step to step"
+    if reason is None and root is not None and _keeps_state(root.__dict__):
+        reason = "it has a hook of diffusers' that keeps state from step to step"
+    return Hooks(tables, reason)
+
+
+def _keeps_state(own: dict[str, Any]) -> bool:
+    """Whether diffusers has put a cache around this module: what that computes depends on the steps before, not on the arguments alone."""
+    hooks = getattr(own.get("_diffusers_hook"), "hooks", None)
+    return isinstance(hooks, dict) and any(getattr(hook, "_is_stateful", False) for hook in hooks.values())

@@ -1,0 +1,224 @@
+"""What sort of value something is, for whoever has to tell later whether it changed."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import io
+import logging
+import operator
+import random
+import re
+import threading
+import types
+import typing
+import uuid
+import weakref
+from pathlib import PurePath
+from typing import Any
+
+import torch
+
+
+class Kind(enum.Enum):
+    """How a value is compared."""
+
+    VALUE = enum.auto()  #: by type and value
+    TENSOR = enum.auto()  #: by what a tensor is, not by what is in it: that is data
+    SAME = enum.auto()  #: by being the very same object
+    SEQUENCE = enum.auto()  #: list, tuple, deque: by what is in it, in order
+    MAPPING = enum.auto()  #: dict and its like: by keys, values and order
+    SET = enum.auto()
+    FUNCTION = enum.auto()  #: by code, defaults and what it closes over
+    BOUND = enum.auto()  #: a method of an object: by both
+    PARTIAL = enum.auto()
+    MODULE = enum.auto()  #: of torch: the same, with what is read of it
+    OBJECT = enum.auto()  #: by what is read of it
+    CLASS = enum.auto()
+    FILE = enum.auto()  #: a module of Python's
+    ASKED = enum.auto()  #: asked for its value each time
+    CACHED = enum.auto()  #: an ``lru_cache``
+    STATEFUL = enum.auto()  #: has a state that can't be seen, and that use changes: an iterator, random numbers
+    OPAQUE = enum.auto()  #: nothing can be seen of it
+
+
+_VALUES = frozenset(
+    {
+        *(bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice),
+        *(torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size),
+        *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID),
+    }
+)
+_SAME = (
+    operator.attrgetter,
+    operator.itemgetter,
+    operator.methodcaller,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.GenericAlias,
+    types.CodeType,
+    type(typing.List[int]),  # noqa: UP006
+    type(typing.Union[int, str]),  # noqa: UP007
+    typing.TypeVar,
+    re.Pattern,
+    logging.Logger,
+    logging.LoggerAdapter,
+    threading.Thread,
+    threading.Event,
+    threading.Condition,
+    type(threading.Lock()),
+    type(threading.RLock()),
+    contextvars.Token,
+    enum.Enum,
+)
+_SEQUENCES = (list, tuple, collections.deque)
+_MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+_ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview)
+_CACHED = type(functools.lru_cache(lambda: None))
+_CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
+_ARRAY_BYTES = 1 << 20  #: arrays of more aren't compared at each call
+_TORCH = ("torch", "triton", "numpy")
+
+
+def carried(value: Any) -> Any:
+    """The function inside a static or class method or a property; any other value as it is."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return value.__func__
+    if isinstance(value, property):
+        return value.fget
+    return value.func if isinstance(value, functools.cached_property) else value
+
+
+def kind_of(value: Any) -> Kind:
+    """How ``value`` is compared."""
+    cls = type(value)
+    found = _KINDS.get(cls)
+    if found is not None:
+        return found
+    if issubclass(cls, torch.Tensor):
+        return Kind.TENSOR
+    if issubclass(cls, torch.nn.Module):
+        return Kind.MODULE
+    if issubclass(cls, type):
+        return Kind.CLASS
+    if issubclass(cls, _SAME) or issubclass(cls, _CARRIERS):
+        return Kind.SAME
+    if issubclass(cls, _SEQUENCES):
+        return Kind.SEQUENCE
+    if issubclass(cls, _MAPPINGS):
+        return Kind.MAPPING
+    if issubclass(cls, (set, frozenset)):
+        return Kind.SET
+    if issubclass(cls, (functools.partial, functools.partialmethod)):
+        return Kind.PARTIAL
+    if issubclass(cls, _ASKED):
+        return Kind.ASKED
+    if issubclass(cls, types.ModuleType):
+        return Kind.FILE
+    if issubclass(cls, (PurePath, bool, int, float, complex, str, bytes)):
+        return Kind.VALUE
+    return _kind_of_object(value, cls)
+
+
+def _kind_of_object(value: Any, cls: type) -> Kind:
+    home = str(cls.__module__).partition(".")[0]  # a property in proxies
+    if home == "numpy":
+        return _kind_of_numpy(value, cls)
+    if issubclass(cls, (torch._C.Generator, random.Random, io.IOBase)):
+        return Kind.STATEFUL
+    if home in _TORCH or home.startswith("torch"):
+        return Kind.SAME
+    if cls.__dictoffset__ != 0 or _slots(cls):
+        return Kind.OBJECT
+    if cls.__flags__ & (1 << 9):  # made by a class statement, without attributes
+        return Kind.OBJECT
+    return Kind.STATEFUL if hasattr(cls, "__next__") else Kind.OPAQUE
+
+
+def _kind_of_numpy(value: Any, cls: type) -> Kind:
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        if getattr(value.dtype, "hasobject", False) or value.nbytes > _ARRAY_BYTES:
+            return Kind.OPAQUE
+        return Kind.ASKED
+    return Kind.STATEFUL if cls.__module__.startswith("numpy.random") else Kind.SAME
+
+
+def _slots(cls: type) -> bool:
+    return any("__slots__" in vars(base) for base in cls.__mro__)
+
+
+_KINDS: dict[type, Kind] = {
+    **dict.fromkeys(_VALUES, Kind.VALUE),
+    torch.Tensor: Kind.TENSOR,
+    torch.nn.Parameter: Kind.TENSOR,
+    type: Kind.CLASS,
+    list: Kind.SEQUENCE,
+    tuple: Kind.SEQUENCE,
+    dict: Kind.MAPPING,
+    set: Kind.SET,
+    frozenset: Kind.SET,
+    types.FunctionType: Kind.FUNCTION,
+    types.MethodType: Kind.BOUND,
+    types.BuiltinFunctionType: Kind.SAME,
+    types.ModuleType: Kind.FILE,
+    functools.partial: Kind.PARTIAL,
+    object: Kind.SAME,
+    _CACHED: Kind.CACHED,
+    threading.local: Kind.OBJECT,
+}
+
+
+def answer(value: Any) -> Any:
+    """What a value of kind ``ASKED`` says now: something that compares by value, or an object that is compared by identity."""
+    if isinstance(value, contextvars.ContextVar):
+        return value.get(None)
+    if isinstance(value, weakref.ref):
+        return value()
+    if hasattr(value, "dtype"):
+        return (str(value.dtype), value.shape, value.tobytes())
+    return bytes(value)
+
+
+class TensorNote:
+    """What a tensor was that isn't held."""
+
+    __slots__ = ("was",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.was = what_a_tensor_is(tensor)
+
+    def fits(self, now: Any) -> bool:
+        """Whether ``now`` is as good as the tensor was."""
+        return isinstance(now, torch.Tensor) and what_a_tensor_is(now) == self.was
+
+
+def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """All of a tensor but its values and where it lies."""
+    cls = type(tensor)
+    if cls not in (torch.Tensor, torch.nn.Parameter):
+        return (cls, id(tensor))
+    return (cls, tensor.shape, tensor.dtype, tensor.layout, tensor.is_conj(), tensor.is_neg())
+
+
+def same_value(now: Any, then: Any) -> bool:
+    """Whether two simple values are the same to whoever reads them: of one type, ``0.0`` apart from ``-0.0``, NaN equal to NaN."""
+    if type(now) is not type(then):
+        return False
+    if isinstance(then, float):
+        return bool(now.hex() == then.hex())
+    if isinstance(then, complex):
+        return (now.real.hex(), now.imag.hex()) == (then.real.hex(), then.imag.hex())
+    if isinstance(then, slice):
+        return all(map(same_value, (now.start, now.stop, now.step), (then.start, then.stop, then.step)))
+    return bool(now == then)

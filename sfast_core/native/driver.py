@@ -1,0 +1,57 @@
+"""A stream's capture as the CUDA driver sees it: whether it was invalidated, which PyTorch doesn't tell, and a way out of it."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import functools
+import sys
+
+
+class CaptureStatus(enum.IntEnum):
+    """``CUstreamCaptureStatus``. An invalidated capture takes nothing more, and its end is an error."""
+
+    NONE = 0
+    ACTIVE = 1
+    INVALIDATED = 2
+
+
+_RELAXED = 2  #: CU_STREAM_CAPTURE_MODE_RELAXED: nobody else's calls are forbidden meanwhile
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        handle, out = ctypes.c_void_p, ctypes.c_void_p
+        library.cuStreamIsCapturing.argtypes = [handle, out]
+        library.cuStreamBeginCapture_v2.argtypes = [handle, ctypes.c_int]
+        library.cuStreamEndCapture.argtypes = [handle, out]
+        library.cuGraphDestroy.argtypes = [handle]
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def capture_status(stream: int) -> CaptureStatus | None:
+    """What becomes of work on ``stream`` (its handle); None where there is no driver to ask, or it doesn't say."""
+    library, status = _library(), ctypes.c_int()
+    if library is None or library.cuStreamIsCapturing(stream, ctypes.byref(status)) != 0 or status.value not in list(CaptureStatus):
+        return None
+    return CaptureStatus(status.value)
+
+
+def begin_capture(stream: int) -> bool:
+    """Begin a capture that PyTorch doesn't know of. Returns whether there is one."""
+    library = _library()
+    return library is not None and library.cuStreamBeginCapture_v2(stream, _RELAXED) == 0
+
+
+def drop_capture(stream: int) -> None:
+    """End the capture of ``stream``, if there is one, and forget what it captured. For the thread that began it."""
+    library, graph = _library(), ctypes.c_void_p()
+    if library is None or not capture_status(stream):
+        return
+    library.cuStreamEndCapture(stream, ctypes.byref(graph))  # an error where it was invalidated, and it is over all the same
+    if graph.value:
+        library.cuGraphDestroy(graph)

@@ -1,0 +1,93 @@
+"""Weights resolved once, and whether they still are the module's: asked at every call, and most of it in front of a replay."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import weakref
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from ..capture.weights import WeightRef
+
+
+class Bound:
+    """Weights resolved once: their addresses in the order of the sources, and the means to tell whether they still are the module's.
+
+    It holds neither the modules nor their tensors.
+
+    Args:
+        tensors: what the sources gave.
+        refs: whose tensors they were made from.
+    """
+
+    def __init__(self, tensors: list[torch.Tensor], refs: Collection[WeightRef]) -> None:
+        self.pointers = tuple(tensor.data_ptr() for tensor in tensors)
+        self._tables: list[dict[str, Any]] = []
+        self._names: list[str] = []
+        self._attributes: list[WeightRef] = []  # not the root's dictionary: it leads to the compiled state, a cycle
+        for ref in itertools.chain.from_iterable((ref, *ref.others) for ref in refs):
+            table, name = self._place(ref)
+            if table is ref.module().__dict__ and not ref.path:
+                self._attributes.append(ref)
+            else:
+                self._tables.append(table)
+                self._names.append(name)
+        current = self._current()
+        self._tensors = list(map(weakref.ref, current))
+        self._addresses = list(map(_address, current))
+        self._strides, self._dtypes = list(map(_strides, current)), list(map(_dtype, current))
+
+    def valid(self) -> bool:
+        """Whether each of the module's tensors is the one that it was, and lies where and as it lay."""
+        return self.readable() and self.current()
+
+    def readable(self) -> bool:
+        """Whether the tensors still lie where they lay, so that a graph which reads them there reads no memory of others.
+
+        This and :meth:`current` are asked at every call, so there is no loop of Python's: SD1.5's 686 weights took 1 ms in one, and a replay takes 5.
+        """
+        try:
+            return list(map(_address, map(_alive, self._tensors))) == self._addresses
+        except TypeError:  # a tensor is gone
+            return False
+
+    def current(self) -> bool:
+        """Whether they are still the module's, at each of their addresses, with the strides and dtypes that they had.
+
+        The very object at the very address may have others: ``weight.data = weight.data.t()``.
+        """
+        try:
+            now = self._current()
+            same = all(map(operator.is_, now, map(_alive, self._tensors)))
+        except ReferenceError:  # a module is gone, or a tensor
+            return False
+        return same and list(map(_strides, now)) == self._strides and list(map(_dtype, now)) == self._dtypes
+
+    def _place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
+        """Where the tensor is looked up, and by what name."""
+        return table_of(ref), ref.name
+
+    def _current(self) -> list[torch.Tensor]:
+        return [*map(dict.get, self._tables, self._names), *(ref.tensor() for ref in self._attributes)]  # type: ignore[list-item]
+
+
+_alive = weakref.ref.__call__
+_address = torch.Tensor.data_ptr
+_strides = torch.Tensor.stride
+_dtype = operator.attrgetter("dtype")
+
+
+def table_of(ref: WeightRef) -> dict[str, Any]:
+    """The dictionary in which the module keeps the tensor: of its parameters, of its buffers, or its own.
+
+    Raises:
+        ReferenceError: the module is gone.
+    """
+    module = ref.module()
+    for table in (module._parameters, module._buffers):
+        if ref.name in table:
+            return table
+    return module.__dict__

@@ -1,0 +1,102 @@
+"""A run that finds out beforehand what can't be captured.
+
+A capture that fails can be undone, but not under cudaMallocAsync: there each tensor that goes while the capture is invalid ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_TAGS = ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")  #: the last isn't in every PyTorch
+_BY_VALUES = [getattr(torch.Tag, name) for name in _TAGS if hasattr(torch.Tag, name)]
+#: They read a value and torch doesn't say so; all but the first are made of others, which inference mode hides.
+_CHECKING = frozenset("_linalg_check_errors is_nonzero item allclose inverse linalg_inv linalg_solve linalg_cholesky cholesky".split())
+
+
+class Rehearsal(TorchDispatchMode):
+    """Operators run as they are, and those that a CUDA graph can't hold raise instead.
+
+    Raises:
+        RuntimeError: an operator reads a tensor's values on the CPU, or copies between the CPU and the device.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Or torch._dynamo is imported for it, which takes seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):  # an operator on functions: what it runs is seen by itself
+            return func(*args, **kwargs)
+        name = str(func._schema.name).removeprefix("aten::")
+        if _reads_values(func, name, args, kwargs):
+            raise RuntimeError(f"{name} reads a tensor's values on the CPU, which a CUDA graph can't repeat")
+        result = func(*args, **kwargs)
+        by_value = name in _BY_NUMBER or (torch.Tag.pointwise in func.tags and name != "where") or (name in _ASSIGNING and _by_mask(args, kwargs))
+        found = _tensors((args, kwargs.values(), result))
+        places = {tensor.device.type for tensor in found if not (by_value and tensor.dim() == 0 and tensor.device.type == "cpu")}
+        if len(places) > 1:
+            raise RuntimeError(f"{name} copies between {' and '.join(sorted(places))}, which a CUDA graph can't repeat")
+        return result
+
+
+def _reads_values(func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(args, kwargs)
+    return name in _CHECKING or any(tag in func.tags for tag in _BY_VALUES)
+
+
+def _by_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """An index of numbers has a shape that is known."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+
+
+def _assigned_by_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """A number at all places is filled in."""
+    return _by_mask(args, kwargs) and not _is_number(args[2])
+
+
+def _filled_from_device(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """The value is a number to the kernel, so a tensor is read for it."""
+    value = kwargs.get("value", args[-1])
+    return isinstance(value, torch.Tensor) and not _is_number(value)
+
+
+def _is_number(value: torch.Tensor) -> bool:
+    return value.numel() == 1 and value.device.type == "cpu"
+
+
+def _counted(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """How often each is repeated says how long the result is, where nobody else does."""
+    return kwargs.get("output_size") is None and any(isinstance(arg, torch.Tensor) for arg in (args[1:] or args))
+
+
+def _classes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
+
+
+_ASSIGNING = ("index_put", "index_put_", "_index_put_impl_")
+_SPECIAL: dict[str, Callable[[Sequence[Any], dict[str, Any]], bool]] = {
+    "index": _by_mask,
+    **dict.fromkeys(_ASSIGNING, _assigned_by_mask),
+    "repeat_interleave": _counted,
+    "one_hot": _classes,
+    **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "index_fill_"), _filled_from_device),
+}
+_BY_NUMBER = frozenset("fill fill_ masked_fill masked_fill_ index_fill index_fill_".split())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)) or type(value) is type({}.values()):
+        for item in value:
+            yield from _tensors(item)

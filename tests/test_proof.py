@@ -1,0 +1,95 @@
+"""A fused program's results are compared with eager's in all that they are: parts, precision, integers, what isn't finite."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.capture import CaptureError
+from sfast_core.proof import distance_to_eager
+
+NAN, INF = math.nan, math.inf
+
+
+def distance(got: torch.Tensor, expected: torch.Tensor, **more: Any) -> float:
+    return distance_to_eager([got], [expected], more.pop("tolerance", None), **more)
+
+
+def values(*numbers: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=dtype)
+
+
+SAME = {
+    "float32": values(1.0, -2.0),
+    "large": values(1e38, 3e38),
+    "small": values(1e-40, 2e-40),
+    "float64, large": values(1e300, 2e300, dtype=torch.float64),
+    "not finite": values(1.0, NAN, INF, -INF),
+    "nothing finite": values(NAN, INF),
+    "complex": torch.tensor([1 + 2j, 3 - 4j]),
+    "complex, not finite": torch.tensor([complex(NAN, 1), complex(2, INF)]),
+    "complex128": torch.tensor([1 + 2e300j], dtype=torch.complex128),
+    "complex32": torch.tensor([1 + 2j], dtype=torch.complex64).to(torch.complex32),
+    "conjugated": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+    "negated": torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
+    "int64": values(1, 2**62 + 1, dtype=torch.int64),
+    "bool": values(True, False, dtype=torch.bool),
+    "float8": values(1.0, 2.0).to(torch.float8_e4m3fn),
+    "zeros": torch.zeros(3),
+    "empty": torch.empty(0, 3),
+    "empty int": torch.empty(0, dtype=torch.int32),
+    "a number": torch.tensor(3.0),
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_the_same_is_no_distance_away(kind: str) -> None:
+    assert distance(SAME[kind].clone(), SAME[kind]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (torch.tensor([1 + 2j, 3 - 4j]), torch.tensor([1 - 2j, 3 + 4j])),
+        (torch.tensor([1 + 2j]), torch.tensor([1 + 2.1j])),
+        (torch.tensor([1 + 2j]).to(torch.complex32), torch.tensor([1 - 2j]).to(torch.complex32)),
+        (values(1, 2**62 + 1, dtype=torch.int64), values(1, 2**62, dtype=torch.int64)),
+        (values(100_000, 100_001, dtype=torch.int32), values(100_000, 100_000, dtype=torch.int32)),
+        (values(True, False, dtype=torch.bool), values(True, True, dtype=torch.bool)),
+        (values(1e300, 2e300, dtype=torch.float64), values(1e300, 3e300, dtype=torch.float64)),
+        (values(1e-300, 0.0, dtype=torch.float64), values(0.0, 1e-300, dtype=torch.float64)),
+        (values(3e38, 1e38), values(1e38, 3e38)),
+        (values(1.0, INF), values(1.0, -INF)),
+        (values(1.0, INF), values(1.0, NAN)),
+        (values(1.0, NAN), values(1.0, 2.0)),
+        (values(1.0, 2.0), values(1.0, NAN)),
+        (values(NAN, 1.0), values(1.0, NAN)),
+        (torch.tensor([complex(1, NAN)]), torch.tensor([complex(NAN, 1)])),
+        (values(1.0, 2.0).to(torch.float8_e4m3fn), values(2.0, 1.0).to(torch.float8_e4m3fn)),
+        (torch.ones(2), torch.zeros(2)),
+    ],
+)
+def test_what_is_another_is_too_far_away(got: torch.Tensor, expected: torch.Tensor) -> None:
+    with pytest.raises(CaptureError, match="from eager's"):
+        distance(got, expected)
+
+
+@pytest.mark.parametrize("got", [torch.ones(2, 1), torch.ones(2, dtype=torch.float64), torch.empty(0)])
+def test_another_shape_or_dtype_is_another_result(got: torch.Tensor) -> None:
+    with pytest.raises(CaptureError, match="the fused result is"):
+        distance(got, torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "allowed"),
+    [(torch.float32, 1e-3), (torch.float64, 1e-3), (torch.complex64, 1e-3), (torch.float16, 2e-2), (torch.bfloat16, 8e-2)],
+)
+def test_rounding_is_allowed_and_more_is_not(dtype: torch.dtype, allowed: float) -> None:
+    expected = torch.linspace(1, 2, 999).to(dtype)
+    assert 0 < distance((expected * (1 + allowed / 2)).to(dtype), expected) < allowed
+    with pytest.raises(CaptureError):
+        distance((expected * (1 + 2 * allowed)).to(dtype), expected)
+    assert distance(expected * 1.5, expected, tolerance=0.6) == pytest.approx(0.5, rel=0.02)
