@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -116,13 +117,14 @@ def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended, d
         importlib.import_module("torch._dynamo")
     meeting = threading.Barrier(2)
 
-    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        if torch.overrides._get_current_function_mode_stack():  # while both are recorded
-            meeting.wait(60)
-        y: torch.Tensor = net.lin(x).relu()
-        return y
+    @contextmanager
+    def both_are_recorded(recorder: Any) -> Iterator[None]:
+        meeting.wait(60)
+        yield
+        meeting.wait(60)
 
-    handle, wrong = compiled(forward), list[Exception]()
+    handle, wrong = compiled(), list[Exception]()
+    handle.engine._tracer._leaf_scope = both_are_recorded
 
     def run(device: torch.device) -> None:
         pretended.move(device)

@@ -109,6 +109,7 @@ def interrupted(at: int, error: type[BaseException]) -> str:
     assert held is not None or stop.where.co_flags & inspect.CO_GENERATOR, f"{place} was swallowed"  # Python's own, of a generator that it closes
     engine, report = handle.engine, handle.engine.report
     assert not torch.overrides._get_current_function_mode_stack() and not torch.is_grad_enabled() and gc.isenabled(), place
+    assert sys.getprofile() is None, place
     assert patches.count("on") == patches.count("off"), place
     free = threading.Thread(target=lambda: [on.lock.acquire() and on.lock.release() for on in engine.devices])
     free.start(), free.join(5)
