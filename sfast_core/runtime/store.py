@@ -71,6 +71,9 @@ class Store(Protocol):
     def plain(self) -> AbstractContextManager[None]:
         """For the length of a run of the module's own forward the weights have the strides that the module gave them."""
 
+    def renew(self) -> None:
+        """In a forked child: what other threads were doing is done by nobody."""
+
     def lay_plain(self) -> None:
         """Give the weights the strides that the module gave them, at the addresses that graphs read."""
 
@@ -96,8 +99,7 @@ class WeightStore:
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
         self._trained = False
         self._some_turned = self._some_plain = False  # of those that are wanted channels_last
-        self._running = 0  # of the module's own forward
-        self._counting = threading.Lock()
+        self._running: set[object] = set()  # runs of the module's own forward
 
     def may_pack(self, refs: Sequence[WeightRef]) -> bool:
         """Whether these weights may share one storage: each is free, or already in this very group."""
@@ -131,16 +133,19 @@ class WeightStore:
 
         What is written with those in mind (``weight.view(channels, -1)``) works, and the result has the bits and strides that it had without us.
         """
-        with self._counting:
-            self._running += 1
+        run = object()
+        self._running.add(run)
         try:
             if self._some_turned:  # set before it is asked whether somebody runs
                 with self.lock:
                     self.lay_plain()
             yield
         finally:
-            with self._counting:
-                self._running -= 1
+            self._running.discard(run)
+
+    def renew(self) -> None:
+        """In a forked child: what other threads were doing is done by nobody."""
+        self.lock, self._running = threading.RLock(), set()
 
     def lay_plain(self) -> None:
         """Give the weights that are channels_last for programs their own strides, at the addresses that graphs read.
@@ -221,6 +226,8 @@ class WeightStore:
         lay(tensor, _channels_last(tensor))
 
     def _pack(self, refs: tuple[WeightRef, ...]) -> torch.Tensor:
+        if len(set(map(_kind, refs))) > 1:
+            raise WeightsChanged(f"the weights {' and '.join(map(str, refs))} are not of one kind any more")
         self._adopt(refs)
         self._nobody_runs()
         self._group.update(dict.fromkeys(refs, refs))
@@ -348,9 +355,10 @@ def _channels_last(tensor: torch.Tensor) -> Strides:
     return height * width * channels, 1, width * channels, channels
 
 
-def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.device]:
+def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.device, torch.Size]:
+    """What those have in common that may share a storage."""
     tensor = ref.tensor()
-    return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.device
+    return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.device, tensor.shape[1:]
 
 
 def _check(sources: Sequence[WeightSource], device: torch.device) -> None:
