@@ -17,8 +17,10 @@ if not torch.cuda.is_available():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--run-slow``: also the tests that need many gigabytes or seconds."""
+    """``--run-slow``: also the tests that need many gigabytes or seconds. ``--fuzz-models`` and ``--fuzz-seed``: which random modules."""
     parser.addoption("--run-slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--fuzz-models", type=int, default=300, help="how many random modules tests/fuzz compares (300)")
+    parser.addoption("--fuzz-seed", type=int, default=None, help="the one random module that tests/fuzz compares, and prints")
 
 
 def pytest_configure(config: pytest.Config) -> None:
