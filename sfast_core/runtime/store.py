@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -26,6 +26,8 @@ from .bound import table_of
 from .memory import Strides, gradients_wanted, is_shared, lay, move, own_copy, parts
 from .saving import PlainWhenSaved, tensor_at
 
+K = TypeVar("K")
+V = TypeVar("V")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -84,6 +86,14 @@ class Store(Protocol):
         """Give every adopted parameter plain storage of its own again. Returns how many there were."""
 
 
+class _Lay(NamedTuple):
+    """How a module had a weight."""
+
+    ref: WeightRef
+    shape: torch.Size
+    strides: Strides
+
+
 class WeightStore:
     """Lays out one module's weights. Not thread-safe but for :meth:`plain`: its caller holds :attr:`lock`."""
 
@@ -95,7 +105,7 @@ class WeightStore:
         self._packs: dict[tuple[WeightRef, ...], StorageWeakRef] = {}  # the memory that a group lies in
         self._parts: dict[int, StorageWeakRef] = {}  # that of each of its members; those that are gone drop out
         self._turned: dict[WeightRef, None] = {}  # wanted channels_last
-        self._lay: dict[WeightRef, tuple[torch.Size, Strides]] = {}  # as the module had what was adopted at any time: hosts hold on to such
+        self._lay: dict[tuple[WeightRef, int], _Lay] = {}  # what was adopted at any time, by its module too: hosts hold on to such
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
         self._trained = False
         self._some_turned = self._some_plain = False  # of those that are wanted channels_last
@@ -191,7 +201,8 @@ class WeightStore:
 
         A host that swaps parameters (a LoRA goes, and what it had replaced comes back) may bring such a layout back later: call it again.
         """
-        restored = self._restore(self._lay)
+        self._lay = {place: lay for place, lay in self._lay.items() if lay.ref.owner() is not None}
+        restored = self._restore([lay.ref for lay in self._lay.values()])
         self._group.clear()
         self._turned.clear()
         self._some_turned = self._some_plain = False
@@ -219,7 +230,7 @@ class WeightStore:
         self._adopt((ref,))
         self._when_saved(ref)
         self._some_turned = True
-        self._turned[ref] = None
+        _put(self._turned, ref, None)
         self._nobody_runs()
         tensor = ref.tensor()
         _settle(tensor.device)
@@ -230,7 +241,8 @@ class WeightStore:
             raise WeightsChanged(f"the weights {' and '.join(map(str, refs))} are not of one kind any more")
         self._adopt(refs)
         self._nobody_runs()
-        self._group.update(dict.fromkeys(refs, refs))
+        for ref in refs:
+            _put(self._group, ref, refs)
         tensors = [ref.tensor() for ref in refs]
         first, rows = tensors[0], sum(tensor.shape[0] for tensor in tensors)
         packed = torch.empty((rows, *first.shape[1:]), dtype=first.dtype, device=first.device)
@@ -266,9 +278,10 @@ class WeightStore:
         if reason := self._why_not(refs):
             raise WeightsChanged(reason)
         for ref in refs:
-            if ref not in self._lay:
-                tensor = ref.tensor()
-                self._lay[ref] = tensor.shape, tensor.stride()
+            known, tensor = self._lay.get((ref, id(ref.module()))), ref.tensor()
+            if known is None or known.ref.owner() is not ref.owner():
+                _put(self._lay, (ref, id(ref.module())), _Lay(ref, tensor.shape, tensor.stride()))
+            del tensor  # who holds a weight is counted
 
     def _why_not(self, refs: tuple[WeightRef, ...]) -> str | None:
         """Why these weights can't be laid out anew, or None."""
@@ -296,12 +309,12 @@ class WeightStore:
 
     def _own_strides(self, ref: WeightRef, tensor: torch.Tensor) -> Strides:
         """The strides in which the module had the weight; those of a contiguous one where the host has put one of another shape there."""
-        shape, strides = self._lay[ref]
-        return strides if shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
+        lay = self._lay[ref, id(ref.module())]
+        return lay.strides if lay.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
 
-    def _restore(self, refs: Any) -> int:
+    def _restore(self, refs: Iterable[WeightRef]) -> int:
         restored = 0
-        for ref in list(refs):
+        for ref in refs:
             self._group.pop(ref, None)
             self._turned.pop(ref, None)
             tensor = _there(ref)
@@ -321,13 +334,19 @@ class WeightStore:
         if known is None or known[1]() is not module:
             hook = PlainWhenSaved(partial(_lay_plain_of, weakref.ref(self)))
             known = self._hooks[ref.path] = hook, weakref.ref(module), module.register_state_dict_pre_hook(hook)
-        known[0].strides[ref.name] = self._lay[ref][1]
+        known[0].strides[ref.name] = self._lay[ref, id(module)].strides
 
 
 def _lay_plain_of(store: weakref.ref[WeightStore], *_: Any) -> None:
     if (alive := store()) is not None:
         with alive.lock:
             alive.lay_plain()
+
+
+def _put(table: dict[K, V], key: K, value: V) -> None:
+    """Set an item, by this very key: an equal one may lead to a module that is there no more."""
+    table.pop(key, None)
+    table[key] = value
 
 
 def _there(ref: WeightRef) -> torch.Tensor | None:
