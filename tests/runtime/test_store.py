@@ -296,9 +296,11 @@ def test_one_of_another_shape_lies_plain_as_its_own() -> None:
     store.tensors([channels_last(net, "conv.weight")], CPU)
     store.lay_plain()
     assert net.conv.weight.is_contiguous()
-    net.conv.weight = nn.Parameter(torch.randn(4, 3))
-    with store.pinned(CPU):
-        assert net.conv.weight.stride() == (3, 1)
+    for other in (nn.Parameter(torch.randn(4, 3)), type("Quantised", (nn.Parameter,), {})(torch.randn(4, 3, 3, 3))):
+        net.conv.weight = other
+        with store.pinned(CPU):
+            assert net.conv.weight is other and other.is_contiguous()
+        store.lay_plain()
 
 
 def test_what_requires_gradients_is_given_back_where_they_are_recorded() -> None:
