@@ -24,7 +24,7 @@ def add_routes() -> None:
 
     @found.routes.get(ROUTE)
     async def report(request: Any) -> web.Response:
-        # Not in the server's own thread: the report waits for a model that is being traced.
+        # Not in the server's own thread, which others wait for: a long report takes milliseconds. It waits for no call that is running.
         plain, names = request.query.get("format") == "text", request.query.getall("name", [])
         text = await asyncio.get_running_loop().run_in_executor(None, report_text, plain, names)
         return web.Response(text=text, content_type="text/plain" if plain else "application/json")

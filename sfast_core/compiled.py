@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import operator
+import sys
 import weakref
 from typing import Any
 
@@ -15,6 +18,8 @@ from .engine import Engine, Forward
 from .report import Report, versions
 
 _MARK = "_fast_compile_engine"
+_OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})  #: what torch.export reads of a forward
+_SCRIPTED = "__globals__"  #: what TorchScript reads of it first
 
 
 class CompiledModule:
@@ -33,9 +38,13 @@ class CompiledModule:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["module"], name)
 
-    def __reduce__(self) -> Any:
+    def __copy__(self) -> torch.nn.Module:
         """A copy of the handle is a copy of the module, uncompiled."""
-        return _itself, (self.module,)
+        return copy.copy(self.module)
+
+    def __reduce__(self) -> Any:
+        """Likewise for ``copy.deepcopy`` and ``pickle``."""
+        return _as_it_is(self.module)
 
     def report(self) -> Report:
         """What was fused, how calls ran, and why not faster where they weren't."""
@@ -50,53 +59,82 @@ class CompiledModule:
 def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: str | None = None) -> CompiledModule:
     """Make ``module``'s forward fast. The first call traces, later ones replay; what can't be traced runs as before.
 
+    A module that is compiled already, or its handle, gives the same handle. Where ``config`` is another one, the next call traces anew.
+
     Args:
         module: any module whose forward takes tensors, numbers and containers of them.
-        config: None for the defaults.
-        name: for the report; None takes the class's name.
+        config: None for the defaults, or for what a module that is compiled already has.
+        name: for the report; None takes the class's name, likewise.
 
     Raises:
-        TypeError: ``module`` is no ``torch.nn.Module``.
-        ValueError: it is compiled already.
+        TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's.
     """
-    if isinstance(module, CompiledModule) or (isinstance(module, torch.nn.Module) and _installed(module)):
-        raise ValueError("compile(module): got a module that is compiled already; call uninstall() on it first")
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module")
+    if isinstance(module, CompiledModule):
+        module = module.module
+    if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is Python's")
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
+    there = _installed(module)
+    if there is not None:
+        there.engine.configure(config, name)
+        return there.handle(module)
     prepare()
-    engine = Engine(name or type(module).__name__, config or CompileConfig())
-    before = module.__dict__.get("forward")
-    forward = _FastForward(module, engine, None if isinstance(before, _OwnForward) else before)
+    forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig()), _before(module))
     module.__dict__[_MARK] = module.__dict__["forward"] = forward
-    return CompiledModule(module, engine)
+    return forward.handle(module)
 
 
 def uninstall(module: torch.nn.Module) -> None:
-    """Undo :func:`compile`. A module that isn't compiled stays as it is."""
+    """Undo :func:`compile`. A module that isn't compiled stays as it is.
+
+    A forward that somebody has put into the place of ours stays, and where it calls ours that now is the module's own.
+    """
     forward = _installed(module)
     if forward is None:
         return
+    forward.installed = False
     del module.__dict__[_MARK]
-    if forward.before is None:
-        module.__dict__.pop("forward", None)
-    else:
-        module.__dict__["forward"] = forward.before
+    if module.__dict__.get("forward") is forward:
+        _put_back(module, forward.before)
     forward.engine.restore()
     forward.engine.reset()
 
 
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether :func:`compile` was called on this very module, and nothing has undone it."""
+    return _installed(module) is not None
+
+
 def _installed(module: torch.nn.Module) -> _FastForward | None:
+    """What is installed on this very module: a shallow copy shares what is in the dict of the other."""
     forward = module.__dict__.get(_MARK)
-    return forward if isinstance(forward, _FastForward) else None
+    return forward if isinstance(forward, _FastForward) and forward.installed and forward.is_of(module) else None
+
+
+def _before(module: torch.nn.Module) -> Forward | None:
+    """The instance-level forward that ours takes the place of; None where that is the class's own, or was ours."""
+    before = module.__dict__.get("forward")
+    while isinstance(before, _OwnForward):
+        before = before.before
+    own = getattr(before, "__self__", None) is module and getattr(before, "__func__", None) is getattr(type(module), "forward", None)
+    return None if own else before
+
+
+def _put_back(module: torch.nn.Module, before: Forward | None) -> None:
+    if before is None:
+        module.__dict__.pop("forward", None)
+    else:
+        module.__dict__["forward"] = before
 
 
 class _OwnForward:
-    """The forward of a module's class, as an attribute of the module: what a copy of a compiled module has.
+    """The forward of a module's class, as an attribute of the module: what a deep copy of a compiled module has.
 
     It holds the module weakly: a module with it is freed like any other.
     """
+
+    before: Forward | None = None
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = weakref.ref(module)
@@ -104,17 +142,40 @@ class _OwnForward:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        own = inspect.signature(type(self._alive()).forward)
+        own = inspect.signature(type(self.alive()).forward)
         return own.replace(parameters=list(own.parameters.values())[1:])
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_FUNCTIONS:
+            return getattr(type(self.alive()).forward, name)
+        if name == _SCRIPTED:
+            raise AttributeError(
+                f"torch.jit.script can't read the forward of a compiled {type(self.alive()).__name__}: call uninstall() on it first, or use torch.jit.trace"
+            )
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._alive()
+        module = _called_on(sys._getframe(1), self)
         return type(module).forward(module, *args, **kwargs)
 
-    def __reduce__(self) -> Any:
-        return _OwnForward, (self._alive(),)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """The copy's forward is its own, and uncompiled."""
+        return _OwnForward(copy.deepcopy(self.alive(), memo)) if self.before is None else copy.deepcopy(self.before, memo)
 
-    def _alive(self) -> torch.nn.Module:
+    def __reduce__(self) -> Any:
+        """For ``pickle``, likewise. It is read where this package isn't installed, too."""
+        return (getattr, (self.alive(), "forward")) if self.before is None else _as_it_is(self.before)
+
+    def is_of(self, module: torch.nn.Module) -> bool:
+        """Whether it was made for this module."""
+        return self._module() is module
+
+    def alive(self) -> torch.nn.Module:
+        """The module.
+
+        Raises:
+            ReferenceError: it is gone.
+        """
         module = self._module()
         if module is None:
             raise ReferenceError("the compiled module is gone")
@@ -122,22 +183,50 @@ class _OwnForward:
 
 
 class _FastForward(_OwnForward):
-    """The forward of a compiled module. ``before`` is an instance-level forward that was there, or None."""
+    """The forward of a compiled module.
+
+    Attributes:
+        before: an instance-level forward that was there, or None.
+        installed: whether it compiles. Others may have kept it, and call it when it is uninstalled: then it is what it replaced.
+    """
 
     def __init__(self, module: torch.nn.Module, engine: Engine, before: Forward | None) -> None:
         super().__init__(module)
         self.engine = engine
         self.before = before
+        self.installed = True
+        self._handle: weakref.ref[CompiledModule] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._alive()
-        original = self.before if self.before is not None else functools.partial(type(module).forward, module)
+        if torch.compiler.is_compiling():  # Dynamo traces this very function
+            return self._original(self.alive())(*args, **kwargs)
+        module = _called_on(sys._getframe(1), self)
+        original = self._original(module)
+        if not self.installed or not self.is_of(module):
+            return original(*args, **kwargs)
         return self.engine.call(module, original, args, kwargs)
 
-    def __reduce__(self) -> Any:
-        """For ``copy.deepcopy`` and ``pickle``: the copy's forward is its own, and uncompiled."""
-        return (_OwnForward, (self._alive(),)) if self.before is None else (_itself, (self.before,))
+    def handle(self, module: torch.nn.Module) -> CompiledModule:
+        """The handle that there is, or a new one. It isn't held: it holds the module."""
+        handle = self._handle() if self._handle is not None else None
+        if handle is None:
+            handle = CompiledModule(module, self.engine)
+            self._handle = weakref.ref(handle)
+        return handle
+
+    def _original(self, module: torch.nn.Module) -> Forward:
+        return self.before if self.before is not None else functools.partial(type(module).forward, module)
 
 
-def _itself(thing: Any) -> Any:
-    return thing
+def _called_on(caller: Any, forward: _OwnForward) -> torch.nn.Module:
+    """The module that is called: a shallow copy has the forward of the other one, so it is whose ``__call__`` the caller's frame belongs to."""
+    if caller.f_globals is vars(torch.nn.modules.module):
+        module = caller.f_locals.get("self")
+        if isinstance(module, torch.nn.Module) and module.__dict__.get(_MARK) is forward:
+            return module
+    return forward.alive()
+
+
+def _as_it_is(thing: Any) -> Any:
+    """How something is copied and pickled in the place of something else."""
+    return operator.getitem, ([thing], 0)

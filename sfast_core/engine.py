@@ -28,16 +28,17 @@ from .capture import (
     autocast_off,
     device_of,
     recording,
+    what_watches,
 )
 from .capture.trace import LeafScope
 from .config import CompileConfig
+from .forks import renew_in_children
 from .graphed import GraphedProgram
 from .lowering import lower
 from .on_device import OnDevice
 from .report import ModuleReport, SignatureReport
 from .reporter import OUT_OF_MEMORY, Reporter
 from .runtime.collector import collector_paused
-from .runtime.forks import renew_in_children
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import Store, WeightsChanged, WeightsElsewhere, WeightStore
 from .variants import Variant
@@ -66,7 +67,7 @@ class Engine:
         store: Store | None = None,
     ) -> None:
         self.config = config
-        self.report = ModuleReport(name, settings={key: getattr(config, key) for key in CompileConfig.names()})
+        self.report = ModuleReport(name, settings=_settings(config))
         self.reporter = Reporter(self.report)
         self.interruptions: tuple[type[BaseException], ...] = ()
         self._tracer = Tracer(leaf_scope)
@@ -78,6 +79,16 @@ class Engine:
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of a module starts uncompiled."""
         return None
+
+    def configure(self, config: CompileConfig | None, name: str | None = None) -> None:
+        """Take another config, another name for the report; None leaves what there is. Under another config all is traced anew."""
+        if name is not None:
+            self.report.name = name
+        if config is not None and config != self.config:
+            self.restore()
+            self.reset()
+            self.config = config
+            self.report.settings = _settings(config)
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in the middle of a call."""
@@ -107,6 +118,8 @@ class Engine:
         if recording():  # inside another module's recorded call
             with self._store.plain():
                 return eager()
+        if watching := what_watches():
+            return self.run_eager(watching, eager)
         try:
             signature = Signature(args, kwargs)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
@@ -114,6 +127,7 @@ class Engine:
             if isinstance(error, GradientsRecorded):
                 with self._store.lock:
                     self._store.leave_to_autograd()
+                    self.report.adopted_bytes = self._store.adopted_bytes
             return self.run_eager(str(error), eager)
         on, before = self._on(device), ThreadState()
         with on.lock:
@@ -345,3 +359,7 @@ class Engine:
     def _lay_out_plainly(self) -> None:
         self._store.restore()
         self.report.adopted_bytes = 0
+
+
+def _settings(config: CompileConfig) -> dict[str, Any]:
+    return {key: getattr(config, key) for key in CompileConfig.names()}

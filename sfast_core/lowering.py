@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Graph, Node
@@ -16,6 +16,7 @@ from .capture.nodes import take_apart
 from .capture.recorder import function_name
 from .choices import Choices
 from .config import CompileConfig
+from .numerics import Numerics
 from .ops import all_ops
 from .report import SignatureReport
 from .rewrite import Call, has_impl, rewrite, select_impls
@@ -55,14 +56,15 @@ def lower(
     start = time.perf_counter()
     graph = trace.graph
     layouts = _layouts(graph)
-    ops, target = all_ops().values(), probed(device)
+    ops, numerics = all_ops().values(), Numerics.now()
+    target = replace(probed(device), numerics=numerics)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
     rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes, available)
     choose = None
     if backend is not None:
-        tuner = Tuner(device, backend, _choices(target), config.measure)
-        choose = lambda calls: tuner.decide(_counted([_job(call) for call in calls], progress))  # noqa: E731
+        tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
+        choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
     selection = select_impls(graph, ops, target, config.disabled_impls, choose)
     report.passes, report.nodes_before, report.nodes_after = rewritten.counts, rewritten.nodes_before, rewritten.nodes_after
     report.impls = {op: dict(impls) for op, impls in selection.chosen.items()}
@@ -158,12 +160,13 @@ class _Counted:
                 self._count.add()
 
 
-def _job(call: Call) -> Job:
-    key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {','.join(impl.name for impl in call.impls)}"
+def _job(call: Call, numerics: Numerics) -> Job:
+    impls_of = ",".join(impl.name for impl in call.impls)
+    key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
     reference = (_Reference(call.op.reference),) if call.op.reference_competes or not call.impls else ()
     impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
     family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
-    return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}", size)
+    return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size)
 
 
 @dataclass(frozen=True)

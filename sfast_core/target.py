@@ -1,6 +1,6 @@
 """What the machine at hand can run: the facts that an impl's ``why_not`` may ask for.
 
-A leaf: it knows neither ops nor passes. Nothing is probed at import; :func:`probe` asks and returns a value, :func:`probed` asks once.
+It knows neither ops nor passes. Nothing is probed at import; :func:`probe` asks and returns a value, :func:`probed` asks once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import importlib.util
 from dataclasses import dataclass
 
 import torch
+
+from .numerics import Numerics
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Target:
     sm_count: int = 1
     shared_memory_bytes: int = 0  #: the most shared memory one block may opt in to
     triton: bool = False  #: triton can be imported and the device is one it compiles for
+    numerics: Numerics = Numerics()  #: what PyTorch's settings allow; no part of :meth:`key`
 
     @property
     def is_cuda(self) -> bool:

@@ -51,13 +51,25 @@ def test_only_a_config_configures() -> None:
         compile(UNet(), {"cuda_graphs": False})  # type: ignore[arg-type]
 
 
-def test_a_module_is_compiled_once() -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_not_compiled() -> None:
+    with pytest.raises(TypeError, match=r"compile\(module\): got a .*, needs a torch.nn.Module whose forward is Python's"):
+        compile(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), CPU)
+
+
+def test_compiling_again_gives_the_same_handle_with_the_new_config() -> None:
     handle = used()
     for thing in (handle, handle.module):
-        with pytest.raises(ValueError, match=r"compile\(module\): got a module that is compiled already; call uninstall\(\) on it first"):
-            compile(thing)
+        assert compile(thing) is handle and compile(thing, CPU) is handle
     handle(*UNet.inputs())
     assert handle.engine.report.calls["fused"] == 2
+    plain = CompileConfig(allow_cpu=True, adopt_weights=False)
+    assert compile(handle, plain, name="mine") is handle
+    assert handle.module.conv_in.weight.is_contiguous() and not handle.engine.report.signatures
+    handle(*UNet.inputs()), handle(*UNet.inputs())
+    report = handle.engine.report
+    assert report.calls == {"traced": 2, "fused": 3} and (report.name, report.settings["adopt_weights"]) == ("mine", False)
+    assert not report.signatures[0].passes.get("pack_qkv")
 
 
 # -- the handle ----------------------------------------------------------------------------------------------------------------
@@ -128,6 +140,27 @@ def test_an_instances_own_forward_is_compiled_and_comes_back() -> None:
     assert handle.uninstall().forward is forward and torch.equal(net(*inputs), expected)
 
 
+def test_a_forward_that_somebody_has_put_there_since_stays() -> None:
+    """Where it calls ours, that is the module's own by then."""
+    net, inputs = UNet(), UNet.inputs()
+    expected = net(*inputs)
+    handle = used(net)
+    ours = net.forward
+    theirs = net.forward = lambda *args: ours(*args) * 2  # type: ignore[method-assign]
+    torch.testing.assert_close(net(*inputs), expected * 2, rtol=1e-4, atol=1e-5)
+    calls = handle.engine.report.calls.copy()
+    handle.uninstall()
+    assert net.forward is theirs and torch.equal(net(*inputs), expected * 2) and handle.engine.report.calls == calls
+    again = compile(net, CPU)
+    assert again is not handle
+    for _ in range(2):
+        torch.testing.assert_close(again(*inputs), expected * 2, rtol=1e-4, atol=1e-5)
+    assert again.engine.report.calls == {"traced": 1, "fused": 1} and again.uninstall().forward is theirs
+    net.forward = ours  # they take theirs off, and put back what they found
+    assert torch.equal(net(*inputs), expected)
+    assert "forward" not in used(net).uninstall().__dict__
+
+
 def test_changes_made_while_compiled_stay() -> None:
     handle = used()
     handle.module.conv_in.weight.mul_(2)
@@ -179,6 +212,56 @@ def test_an_instances_own_forward_is_copied_with_it() -> None:
     assert not twin(x).any() and handle(x).any()
 
 
+class Scaled(nn.Linear):
+    """A layer with an attribute that steers it."""
+
+    scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("make", [copy.copy, lambda net: net._replicate_for_data_parallel()], ids=["copy", "replica"])
+@pytest.mark.parametrize("own", [False, True], ids=["the class's forward", "a forward of its own"])
+def test_a_shallow_copy_computes_with_its_own_attributes(make: Callable[[nn.Module], nn.Module], own: bool) -> None:
+    net, other, x = Scaled(4, 4), nn.Linear(4, 4), torch.randn(2, 4)
+    if own:
+        net.forward = lambda y: other(y)  # type: ignore[method-assign]
+    expected = net(x)
+    handle = compile(net, CPU)
+    handle(x), handle(x)
+    for thing in (net, handle.module):
+        twin = make(thing)
+        for parameter in ("weight", "bias"):
+            setattr(twin, parameter, getattr(net, parameter))
+        twin.scale = 3.0
+        for _ in range(2):
+            torch.testing.assert_close(twin(x), expected if own else expected * 3)
+            twin.register_forward_hook(lambda *args: None)
+        torch.testing.assert_close(net(x), expected)
+    assert copy.copy(handle)(x).shape == expected.shape
+    mine = compile(twin, CPU)
+    assert mine is not handle and mine.engine is not handle.engine
+    mine.uninstall()
+    assert ("forward" in twin.__dict__) is own and compile(net) is handle
+    handle.uninstall()
+    assert ("forward" in net.__dict__) is own
+
+
+def test_a_module_that_runs_the_forward_of_a_compiled_one() -> None:
+    inner, outer, x = nn.Linear(4, 4), nn.Linear(4, 4), torch.randn(2, 4)
+    compile(inner, CPU)
+    outer.forward = inner.forward  # type: ignore[method-assign]
+    for _ in range(2):
+        torch.testing.assert_close(outer(x), nn.Linear.forward(inner, x))
+
+
+def test_what_is_pickled_is_read_where_this_package_is_not_installed() -> None:
+    net = nn.Linear(4, 4)
+    compile(net, CPU)(torch.randn(2, 4))
+    assert b"sfast_core" not in pickle.dumps(net)
+
+
 # -- lifetime ------------------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +297,6 @@ def test_the_module_lives_on_without_its_handle() -> None:
     used(net)
     inputs = UNet.inputs()
     torch.testing.assert_close(net(*inputs), UNet.forward(net, *inputs), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="compiled already"):
-        sfast_core.compile(net)
+    assert sfast_core.compile(net).engine.report.calls == {"traced": 1, "fused": 2}
     uninstall(net)
     assert "forward" not in net.__dict__

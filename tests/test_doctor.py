@@ -21,6 +21,7 @@ from sfast_core.doctor.examples import examples
 from sfast_core.doctor.findings import Finding
 from sfast_core.doctor.installed import examine_installed
 from sfast_core.doctor.ops import examine_ops
+from sfast_core.numerics import Numerics
 from sfast_core.ops import all_ops
 from sfast_core.target import Target
 
@@ -49,7 +50,7 @@ def test_every_op_has_a_typical_call() -> None:
 
 def test_a_typical_call_is_what_most_impls_are_for() -> None:
     """On an H100, going by shapes: reasons are about libraries, and about shapes where the example of another call fits."""
-    h100 = Target(torch.device("cuda", 0), "NVIDIA H100", (9, 0), 132, 227 * 1024, triton=True)
+    h100 = Target(torch.device("cuda", 0), "NVIDIA H100", (9, 0), 132, 227 * 1024, True, Numerics(fp16_accumulation=True))
     fits = set()
     for name, args in examples(torch.device("meta")):
         for impl in all_ops()[name].impls:

@@ -11,6 +11,7 @@ import torch
 
 from sfast_core.choices import Choices
 from sfast_core.lowering import _counted, _job
+from sfast_core.numerics import Numerics
 from sfast_core.ops import all_ops
 from sfast_core.rewrite import Call
 from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
@@ -68,5 +69,21 @@ def test_what_competes_for_a_call() -> None:
     calls = {"conv2d_act": (x, weight, None), "upsample_conv2d": (x, weight, None), "linear": (x, weight[0, :, :, 0], None)}
     for name, args in calls.items():
         op = all_ops()[name]
-        assert (REFERENCE in _job(Call(op, op.impls, args, {})).impls) == (name == "linear")
-        assert list(_job(Call(op, (), args, {})).impls) == [REFERENCE]
+        assert (REFERENCE in _job(Call(op, op.impls, args, {}), Numerics()).impls) == (name == "linear")
+        assert list(_job(Call(op, (), args, {}), Numerics()).impls) == [REFERENCE]
+
+
+def test_a_choice_among_what_other_settings_allow_is_another() -> None:
+    op = all_ops()["linear"]
+    call = Call(op, op.impls, (torch.empty(64, 64, device="meta"), torch.empty(64, 64, device="meta"), None), {})
+    settings = [
+        Numerics(),
+        Numerics(fp16_accumulation=True),
+        Numerics(tf32=True),
+        Numerics(deterministic=True),
+        Numerics(switched_off=frozenset(["cuDNN"])),
+        Numerics(switched_off=frozenset(["cuDNN", "flash attention"])),
+    ]
+    jobs = [_job(call, numerics) for numerics in settings]
+    assert len({job.key for job in jobs}) == len({job.family for job in jobs}) == len(settings)
+    assert settings[0].key() == "" and _job(call, Numerics(switched_off=frozenset(["flash attention", "cuDNN"]))).key == jobs[-1].key

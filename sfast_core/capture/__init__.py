@@ -1,7 +1,7 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
-from .eligible import device_of
+from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded
 from .guards import Guard, stands_for
 from .recorder import Recorder
@@ -32,4 +32,6 @@ __all__ = [
     "recording",
     "snapshot",
     "stands_for",
+    "what_watches",
+    "what_watches",
 ]

@@ -2,9 +2,73 @@
 
 from __future__ import annotations
 
-import torch
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
+import torch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
+
+from ..forks import OwnLock
 from .errors import CaptureError, GradientsRecorded
+
+
+def what_watches() -> str | None:
+    """What else than the caller waits for the operators of a call that comes now, in words, or None: a replay calls none of them.
+
+    Asked at every call, in 2 us. That Dynamo is tracing, :func:`torch.compiler.is_compiling` says, and has to be asked by code that Dynamo
+    can trace itself.
+    """
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace is tracing it"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "it is called inside a transform of torch.func"
+    if forward_ad._current_level >= 0:
+        return "forward-mode gradients are being computed"
+    if torch._C._len_torch_dispatch_stack():
+        return _watches(torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1))
+    for index in range(torch._C._len_torch_function_stack()):
+        mode = torch._C._get_function_stack_at(index)
+        if not isinstance(mode, DeviceContext):  # of torch.set_default_device
+            return _watches(mode)
+    return "torch.compile compiles what runs around it" if _dynamo_is_on() else None
+
+
+def _watches(mode: object) -> str:
+    return f"{type(mode).__name__} watches each of torch's functions, of which a replay calls none"
+
+
+def _dynamo_is_on() -> bool:
+    """Whether Dynamo would compile the functions that are called now: it left out the one that called us, and would not get through ours."""
+    dynamo: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    callback = getattr(dynamo, "get_eval_frame_callback", bool)()
+    return callback is not None and not isinstance(callback, bool)
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Functions and modules that ``torch.compile`` has compiled run as they were written in here: what it makes of them can't be recorded.
+
+    It is a switch of the whole process, so one thread at a time is in here, and other threads' run as they were written too meanwhile.
+    """
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # nobody has compiled any
+        yield
+        return
+    with _one_at_a_time().lock:
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call]
+        try:
+            with stance:
+                yield
+        finally:
+            stance.__exit__(None, None, None)  # an interruption may have come in front of its own; twice is the same as once
+
+
+@functools.cache
+def _one_at_a_time() -> OwnLock:
+    return OwnLock()
 
 
 def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed: bool) -> torch.device:

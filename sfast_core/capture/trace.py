@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from .eligible import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
@@ -146,7 +147,7 @@ def record(
     settings = torch_state()
     state, foreign_state = _random_state(device), _foreign_random_state()
     recorder = Recorder(inputs, WeightTable(root))
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), _watching(reads, recorder), recorder:
+    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), _watching(reads, recorder), recorder:
         try:
             result = call()
         except Exception as error:

@@ -53,7 +53,10 @@ class Tracer:
             CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
             Exception: what the module's own code raised.
         """
-        reads = ReadSet(module, recorded.forward, self._codes)
+        try:
+            reads = ReadSet(module, recorded.forward, self._codes)
+        except Exception as error:  # a module of TorchScript's has other tables
+            raise CaptureError(f"what steers it can't be read: {type(error).__name__}: {error}") from error
         try:
             result, trace, guard = record(recorded.call, signature.tensors, module, device, reads, self._leaf_scope)
         except CaptureError as error:

@@ -9,13 +9,14 @@ Nothing here imports ``diffusers``: whoever has a pipeline has imported it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from ..compiled import CompiledModule, compile
+from ..compiled import CompiledModule, compile, is_compiled
 from ..config import CompileConfig
 from ..report import Report, versions
 
@@ -28,7 +29,7 @@ class CompiledPipeline:
     """A pipeline whose models are compiled. Call it, read and set its attributes, as if it were the pipeline itself.
 
     A model that was put into the pipeline since (``fast.unet = other``) is compiled at the next call of this, one that was taken out is
-    given back as it was.
+    given back as it was. A copy of this, or one from a pickle, is a copy of the pipeline, compiled alike.
 
     Attributes:
         pipeline: the pipeline, the same object as before; called directly it is as fast.
@@ -37,14 +38,10 @@ class CompiledPipeline:
     pipeline: Any
     _compiled: dict[str, CompiledModule]
 
-    def __init__(self, pipeline: Any, config: CompileConfig) -> None:
-        self.__dict__.update(pipeline=pipeline, _config=config, _compiled={}, _installed=True)
-        try:
-            for name, module in models(pipeline):
-                self._compile(name, module)
-        except ValueError:
-            self.uninstall()
-            raise
+    def __init__(self, pipeline: Any, config: CompileConfig, installed: bool = True) -> None:
+        self.__dict__.update(pipeline=pipeline, _config=config, _compiled={}, _installed=installed)
+        if installed:
+            self._follow()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._installed:
@@ -65,6 +62,14 @@ class CompiledPipeline:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self.pipeline)})
 
+    def __copy__(self) -> CompiledPipeline:
+        """Of a copy of the pipeline, which shares its models: they are compiled for both."""
+        return CompiledPipeline(copy.copy(self.pipeline), self._config, self._installed)
+
+    def __reduce__(self) -> Any:
+        """For ``copy.deepcopy`` and ``pickle``: models of its own, compiled anew."""
+        return CompiledPipeline, (self.pipeline, self._config, self._installed)
+
     def __repr__(self) -> str:
         return f"CompiledPipeline({', '.join(self._compiled)}) of {self.pipeline!r}"
 
@@ -84,15 +89,18 @@ class CompiledPipeline:
             self._give_back(name)
         return self.pipeline
 
+    def configure(self, config: CompileConfig | None) -> None:
+        """Compile its models by this config, or again where they were given back. None: by the one that it has."""
+        if config is not None:
+            self.__dict__["_config"] = config
+        self.__dict__["_installed"] = True
+        self._follow()
+        for handle in self._compiled.values():
+            compile(handle, self._config)
+
     def _compile(self, name: str, module: torch.nn.Module) -> None:
         with _beneath_offloading(module):
-            try:
-                self._compiled[name] = compile(module, self._config, name)
-            except ValueError:
-                raise ValueError(
-                    f"compile_pipeline(pipeline): its {name} is compiled already, by this or by another pipeline that shares it; "
-                    "use it as it is, or call uninstall() on what compiled it first"
-                ) from None
+            self._compiled[name] = compile(module, self._config, name)
 
     def _give_back(self, name: str) -> None:
         handle = self._compiled.pop(name)
@@ -100,34 +108,36 @@ class CompiledPipeline:
             handle.uninstall()
 
     def _follow(self) -> None:
-        """Compile what is new in the pipeline, and give back what isn't in it any more."""
+        """Compile what is new in the pipeline, or was given back by another that shares it, and give back what isn't in it any more."""
         there = dict(models(self.pipeline))
         for name, handle in list(self._compiled.items()):
             if there.get(name) is not handle.module:
                 self._give_back(name)
         for name, module in there.items():
-            if name not in self._compiled:
-                with contextlib.suppress(ValueError):  # another pipeline has compiled it: it is as fast
-                    self._compile(name, module)
+            if name not in self._compiled or not is_compiled(module):
+                self._compile(name, module)
 
 
 def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> CompiledPipeline:
     """Make the models of a diffusers pipeline fast: the denoiser, the VAE, the text encoders and ControlNets.
 
     Args:
-        pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`.
-        config: for all of its models; None for the defaults.
+        pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`. Models that
+            are compiled already, by another pipeline that shares them, take this config. A compiled pipeline is given back with it.
+        config: for all of its models; None for the defaults, or for what a compiled pipeline has.
 
     Raises:
         TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.
-        ValueError: one of its models is compiled already, or it has none. Nothing has been changed then.
+        ValueError: it has no model to compile.
     """
-    if isinstance(pipeline, CompiledPipeline):
-        raise ValueError("compile_pipeline(pipeline): got a pipeline that is compiled already; call uninstall() on it first")
-    if not _is_pipeline(pipeline):
+    again = pipeline if isinstance(pipeline, CompiledPipeline) else None
+    if again is None and not _is_pipeline(pipeline):
         raise TypeError(f"compile_pipeline(pipeline): got {_described(pipeline)}, needs a diffusers DiffusionPipeline")
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile_pipeline(config): got {_described(config)}, needs a CompileConfig or None")
+    if again is not None:
+        again.configure(config)
+        return again
     if not dict(models(pipeline)):
         raise ValueError(f"compile_pipeline(pipeline): a {type(pipeline).__name__} has none of {', '.join(_MODELS)} or vae to compile")
     return CompiledPipeline(pipeline, config or CompileConfig())
@@ -137,7 +147,7 @@ def models(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """The modules of ``pipeline`` that are compiled, each once, with the name that the report gives it."""
     seen: set[int] = set()
     for name, module in _candidates(pipeline):
-        if isinstance(module, torch.nn.Module) and id(module) not in seen:
+        if isinstance(module, torch.nn.Module) and not isinstance(module, torch.jit.ScriptModule) and id(module) not in seen:
             seen.add(id(module))
             yield name, module
 

@@ -30,6 +30,12 @@ def why_no_hopper(target: Target) -> str | None:
     return None
 
 
+def why_switched_off(target: Target, *libraries: str) -> str | None:
+    """Whether PyTorch may not use one of these, named as :mod:`numerics` does: then nobody does in its place."""
+    off = next((name for name in libraries if name in target.numerics.switched_off), None)
+    return f"{off} is switched off in PyTorch" if off else None
+
+
 def why_no_triton(target: Target) -> str | None:
     """Whether Triton compiles for ``target``."""
     return why_no_cuda(target, (8, 0)) or (None if target.triton else "needs Triton")

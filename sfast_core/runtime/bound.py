@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import weakref
 from collections.abc import Collection
@@ -27,7 +28,7 @@ class Bound:
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._attributes: list[WeightRef] = []  # not the root's dictionary: it leads to the compiled state, a cycle
-        for ref in (place for ref in refs for place in (ref, *ref.others)):
+        for ref in itertools.chain.from_iterable((ref, *ref.others) for ref in refs):
             table, name = self._place(ref)
             if table is ref.module().__dict__ and not ref.path:
                 self._attributes.append(ref)

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import torch
 
+from ..forks import renew_in_children
 from ..native import counters
 from ..native.counters import Counters
 from ..native.driver import CaptureStatus, capture_status
 from .collector import collector_paused
 from .failed_capture import check_capture, clear_frames, tensors_of, undo_capture
-from .forks import renew_in_children
 from .memset_nodes import editable_graph, instantiate_without_memsets
 from .rehearsal import Rehearsal
 

@@ -21,8 +21,7 @@ def holders(table: dict[str, Any], name: str) -> tuple[int, int | None]:
 
     The second is None where this PyTorch doesn't tell it.
     """
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    return sys.getrefcount(table[name]), None if count is None else count(table[name].untyped_storage()._cdata)
+    return sys.getrefcount(table[name]), _storage_uses(table[name])
 
 
 def nobody_else() -> tuple[int, int | None]:
@@ -40,7 +39,16 @@ def is_shared(tensor: torch.Tensor, made_here: bool = False) -> bool:
     storage, (_, alone) = tensor.untyped_storage(), nobody_else()
     if (not made_here and not storage.resizable()) or (tensor.device.type == "cpu" and storage.is_shared()):
         return True
-    return storage.nbytes() != tensor.nbytes if alone is None else torch._C._storage_Use_Count(storage._cdata) > alone
+    del storage
+    uses = _storage_uses(tensor)
+    return tensor.untyped_storage().nbytes() != tensor.nbytes if uses is None or alone is None else uses > alone
+
+
+def _storage_uses(tensor: torch.Tensor) -> int | None:
+    """How many hold the tensor's storage, this function among them."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    storage = tensor.untyped_storage()  # held for the count: some versions count it, whether it is or not, and others don't
+    return None if count is None else int(count(storage._cdata))
 
 
 def parts(memory: torch.UntypedStorage, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -310,11 +310,11 @@ class WeightStore:
 
     def _when_saved(self, ref: WeightRef) -> None:
         """Let ``state_dict()`` of the weight's module give it in its own strides."""
-        module, (hook, of, handle) = ref.module(), self._hooks.get(ref.path, (None, None, None))
-        if hook is None or of is None or of() is not module:
+        module, known = ref.module(), self._hooks.get(ref.path)
+        if known is None or known[1]() is not module:
             hook = PlainWhenSaved(partial(_lay_plain_of, weakref.ref(self)))
-            self._hooks[ref.path] = hook, weakref.ref(module), module.register_state_dict_pre_hook(hook)
-        hook.strides[ref.name] = self._lay[ref][1]
+            known = self._hooks[ref.path] = hook, weakref.ref(module), module.register_state_dict_pre_hook(hook)
+        known[0].strides[ref.name] = self._lay[ref][1]
 
 
 def _lay_plain_of(store: weakref.ref[WeightStore], *_: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from sfast_core.capture import Recorder, Signature, Trace, Untraceable, record, recording
+from sfast_core.capture.guards import CodeCache, ReadSet
 from sfast_core.capture.trace import split_result
 from tests.models import Forward
 from tests.tracing import CPU, trace, try_record
@@ -78,8 +79,9 @@ def test_the_leaf_scope_is_around_the_call() -> None:
         events.append(recorder.failure)
         recorder.refuse("a leaf is not understood", passing=True)
 
-    x = torch.ones(2)
-    result, found = record(lambda: events.append("call") or x + 1, Signature((x,), {}).tensors, nn.Identity(), CPU, scope)
+    x, net = torch.ones(2), nn.Identity()
+    reads = ReadSet(net, net.forward, CodeCache())
+    result, found, _ = record(lambda: events.append("call") or x + 1, Signature((x,), {}).tensors, net, CPU, reads, scope)
     assert events == ["enter", "call", None] and torch.equal(result, x + 1)
     assert found == Untraceable("a leaf is not understood", passing=True)
 
@@ -90,3 +92,13 @@ def test_inference_mode_and_grad_mode_stay_as_they_are(grad: bool) -> None:
     with torch.set_grad_enabled(grad), torch.inference_mode(not grad):
         result, found = try_record(net, torch.randn(2, 4))
         assert isinstance(found, Trace) and result.is_inference() is not grad and torch.is_grad_enabled() is grad
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), IndexError("i"), LookupError("l"), StopIteration("s"), ValueError("v"), KeyboardInterrupt()])
+def test_what_a_forward_raises_arrives(error: BaseException) -> None:
+    def fails(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        try_record(Forward(fails), torch.ones(2))
+    assert raised.value is error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import subprocess
 import sys
 import weakref
@@ -17,6 +19,7 @@ diffusers = pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
 
 import sfast_core  # noqa: E402
+from sfast_core import CompileConfig  # noqa: E402
 from tests.hosts import diffusers_pipelines as tiny  # noqa: E402
 from tests.hosts.diffusers_checks import NEAR, UNET, assert_fused, assert_same_pictures, compiled, distance, reports  # noqa: E402
 from tests.hosts.diffusers_pipelines import picture  # noqa: E402
@@ -154,16 +157,61 @@ def test_what_is_no_pipeline_is_refused_by_name() -> None:
 
 
 def test_compiled_twice() -> None:
-    fast = compiled(tiny.sd())
-    for again in (fast, fast.pipeline):
-        with pytest.raises(ValueError, match=r"compile_pipeline\(pipeline\): .* compiled already"):
-            compiled(again)
-    sharing = tiny.sd(diffusers.StableDiffusionImg2ImgPipeline)
-    own, sharing.vae = sharing.unet, fast.vae
-    with pytest.raises(ValueError, match="its vae.encoder is compiled already"):
-        compiled(sharing)
-    assert "forward" not in own.__dict__ and "forward" in fast.vae.encoder.__dict__  # nothing was changed
-    assert_same_pictures(fast, tiny.sd())
+    twin, fast = tiny.sd(), compiled(tiny.sd())
+    assert_same_pictures(fast, twin)
+    assert compiled(fast) is fast and reports(fast)["unet"].signatures
+    plain = CompileConfig(allow_cpu=True, adopt_weights=False)
+    assert sfast_core.compile_pipeline(fast, plain) is fast and not reports(fast)["unet"].signatures
+    assert_same_pictures(fast, twin)
+    assert reports(fast)["unet"].settings["adopt_weights"] is False and not reports(fast)["unet"].adopted_bytes
+    fast.uninstall()
+    assert compiled(fast) is fast and "forward" in fast.unet.__dict__
+    assert_same_pictures(fast, twin)
+
+
+def test_pipelines_that_share_models() -> None:
+    twin, one = tiny.sd(), compiled(tiny.sd())
+    other = compiled(one.pipeline)
+    assert other is not one and reports(other)["unet"] is reports(one)["unet"]
+    assert_same_pictures(one, twin)
+    one.uninstall()
+    assert "forward" not in one.unet.__dict__
+    assert_same_pictures(other, twin)
+    assert "forward" in one.unet.__dict__ and reports(other)["unet"].calls["traced"]
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, lambda fast: pickle.loads(pickle.dumps(fast))], ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize("installed", [True, False], ids=["compiled", "uninstalled"])
+def test_copies(make: Any, installed: bool) -> None:
+    twin, fast = tiny.sd(), compiled(tiny.sd())
+    assert_same_pictures(fast, twin)
+    if not installed:
+        fast.uninstall()
+    copied = make(fast)
+    assert type(copied) is type(fast) and copied.pipeline is not fast.pipeline
+    assert (copied.unet is fast.unet) is (make is copy.copy)
+    copied.scheduler = diffusers.DDIMScheduler.from_config(fast.scheduler.config)
+    assert fast.scheduler is not copied.scheduler
+    copied.scheduler = fast.scheduler
+    for pipeline in (copied, fast, copied):
+        assert_same_pictures(pipeline, twin)
+    assert bool(copied.report().modules) is installed
+    copied.uninstall()
+    for pipeline in (fast, copied):
+        assert_same_pictures(pipeline, twin)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_unet_that_compiles_itself(order: str) -> None:
+    twin, pipeline = tiny.sd(), tiny.sd()
+    if order == "before":
+        pipeline.unet.compile(backend="eager")
+    fast = compiled(pipeline)
+    if order == "after":
+        pipeline.unet.compile(backend="eager")
+    assert_same_pictures(fast, twin)
+    fast.uninstall()
+    assert_same_pictures(fast, twin)
 
 
 def test_attributes_are_the_pipelines() -> None:

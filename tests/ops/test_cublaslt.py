@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.native.counters import Counters, handed_out
+from sfast_core.numerics import Numerics
 from sfast_core.ops import linear
 from sfast_core.ops import linear_add as linear_add_op
 from sfast_core.ops.cublaslt import IMPLS, library, plans, product
@@ -39,6 +41,7 @@ NUMBERS = {
     "CUDA_R_16BF": (DataType.R_16BF, 14),
     "CUBLAS_OP_N": (Transpose.NO, 0),
     "CUBLAS_OP_T": (Transpose.YES, 1),
+    "CUBLAS_COMPUTE_16F": (library.COMPUTE_16F, 64),
     "CUBLAS_COMPUTE_32F": (library.COMPUTE_32F, 68),
     "CUBLASLT_EPILOGUE_DEFAULT": (Epilogue.DEFAULT, 1),
     "CUBLASLT_EPILOGUE_BIAS": (Epilogue.BIAS, 4),
@@ -143,6 +146,7 @@ def test_an_error_names_the_function_and_the_status() -> None:
 # -- a library that multiplies in memory ----------------------------------------------------------------------------------------
 
 _DTYPES = {DataType.R_16F: torch.float16, DataType.R_16BF: torch.bfloat16}
+_ONE = {68: (ctypes.c_float, 1.0), 64: (ctypes.c_uint16, torch.ones((), dtype=torch.float16).view(torch.int16).item())}
 
 
 class Memory:
@@ -152,6 +156,7 @@ class Memory:
         self.objects: dict[int, Any] = {}
         self.preferences: dict[int, int] = {}
         self.ranks: list[int] = []
+        self.sums: list[int] = []
         self.ldd: list[int] = []
         self.workspaces: list[int] = []
         self.unit = 512  # bytes of workspace for each rank
@@ -171,8 +176,9 @@ class Memory:
         self._new(place, "handle")
 
     def cublasLtMatmulDescCreate(self, place: Any, compute: int, scale: int) -> None:
-        assert (compute, scale) == (68, 0)
-        self._new(place, {"sizes": {3: 4, 4: 4, 7: 4, 8: 8}})
+        assert (compute, scale) in ((68, 0), (64, 2))  # factors are of what is summed
+        self.sums.append(compute)
+        self._new(place, {"sizes": {3: 4, 4: 4, 7: 4, 8: 8}, "one": _ONE[compute]})
 
     def cublasLtMatmulPreferenceCreate(self, place: Any) -> None:
         self._new(place, {"sizes": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4}})
@@ -200,12 +206,13 @@ class Memory:
     def cublasLtMatmul(self, handle: Any, operation: Any, alpha: Any, *rest: Any) -> None:
         a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace, workspace_bytes, _ = rest
         set_to = self.objects[operation.value]
-        assert (alpha._obj.value, set_to[3], set_to[4]) == (1.0, 1, 0)
+        kind, one = set_to["one"]
+        assert (type(alpha._obj), type(beta._obj), alpha._obj.value, set_to[3], set_to[4]) == (kind, kind, one, 1, 0)
         self.ranks.append(algorithm._obj.data[0])
         self.workspaces.append(workspace)
         assert workspace_bytes == self.unit * self.ranks[-1] and bool(workspace) == bool(workspace_bytes)
         total = self._matrix(a, a_layout).double().t() @ self._matrix(b, b_layout).double()
-        assert beta._obj.value in (0.0, 1.0)
+        assert beta._obj.value in (0, one)
         if beta._obj.value:  # else C isn't read: it may hold anything, also what isn't a number
             total += self._matrix(c, c_layout).double()
         if set_to[7] == 4:
@@ -250,6 +257,50 @@ def test_what_is_launched_is_the_op(memory: Memory, case: Any, dtype: torch.dtyp
     expected = op(*(arg if arg is None else arg.double() for arg in args))
     assert out.shape == expected.shape and out.is_contiguous() and out.dtype == dtype and memory.ranks == [rank]
     assert torch.equal(out, expected.to(dtype))  # rounded once
+
+
+@pytest.mark.parametrize("rank", range(plans.RANKS))
+@pytest.mark.parametrize("op", [F.linear, linear_add], ids=lambda op: op.__name__)
+def test_sums_in_float16_are_a_plan_of_their_own(memory: Memory, rank: int, op: Any) -> None:
+    args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
+    args = args[:3] if op is F.linear else args
+    expected = op(*(arg if arg is None else arg.double() for arg in args)).half()
+    for _ in range(2):
+        assert torch.equal(IMPLS[plans.RANKS + rank].launch(*args), expected)
+        assert torch.equal(IMPLS[rank].launch(*args), expected)
+    assert memory.sums == [64, 68] and memory.ranks == [rank] * 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rank", range(plans.RANKS))
+def test_sums_in_float16_on_a_gpu(rank: int) -> None:
+    x, weight, bias, residual = (torch.randn(shape, device="cuda").half() for shape in ((512, 640), (320, 640), (320,), (512, 320)))
+    impl = IMPLS[plans.RANKS + rank]
+    for args in ((x, weight), (x, weight, bias), (x, weight, bias, residual)):
+        got, expected = impl.launch(*args), linear_add(*(arg.double() for arg in args)) if len(args) == 4 else F.linear(*(arg.double() for arg in args))
+        assert 0 < ((got.double() - expected).norm() / expected.norm()).item() < 1e-2
+        assert torch.equal(got, impl.launch(*args))
+
+
+ALLOWED = replace(GPU, numerics=Numerics(fp16_accumulation=True))
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "reason"),
+    [
+        (GPU, torch.float16, "PyTorch isn't allowed to sum in float16"),
+        (ALLOWED, torch.bfloat16, "is for float16"),
+        (ALLOWED, torch.float32, "is for float16"),
+        (ALLOWED, torch.float16, None),
+    ],
+)
+def test_float16_is_summed_in_float16_only_where_pytorch_may(
+    target: Target, dtype: torch.dtype, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product, "why_no_library", lambda: None)
+    args = [tensor.to(dtype) for tensor in (X, WEIGHT, BIAS, RESIDUAL)]
+    for impl in IMPLS[plans.RANKS :]:
+        assert impl.why_not(target, *args) == (f"{impl.name}: {reason}" if reason else None)
 
 
 def test_what_is_asked_for(memory: Memory) -> None:
@@ -383,8 +434,8 @@ def test_why_not_has_nothing_against_the_rest(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("op", [linear.OP, linear_add_op.OP], ids=lambda op: op.name)
 def test_each_algorithm_is_an_impl_and_the_first_alone_is_taken_over(op: Any) -> None:
     ranks = [impl for impl in op.impls if impl.name.startswith("cublaslt")]
-    assert len({impl.launch for impl in ranks}) == len({impl.name for impl in ranks}) == plans.RANKS
-    assert op.measured and [impl.carries_over for impl in ranks] == [True] + [False] * (plans.RANKS - 1)
+    assert len({impl.launch for impl in ranks}) == len({impl.name for impl in ranks}) == 2 * plans.RANKS
+    assert op.measured and [impl.carries_over for impl in ranks] == ([True] + [False] * (plans.RANKS - 1)) * 2
 
 
 def test_calls_alike_are_of_one_family() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 Key = tuple[str, Any]  # ("attribute", name) or ("item", constant)
 ATTRIBUTE, ITEM = "attribute", "item"
 
+_ATTRIBUTES = (ATTRIBUTE, "__dict__")
 _DEEPEST = 8  # a chain of attributes that is longer (a linked list in a loop) counts as unknown
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
 _MUTATORS = frozenset(
@@ -23,7 +24,7 @@ _MUTATORS = frozenset(
 )
 _NO_EFFECT = frozenset(
     "RESUME NOP CACHE PRECALL PUSH_NULL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START SETUP_LOOP SETUP_FINALLY "
-    "SETUP_WITH POP_BLOCK JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE CALL_INTRINSIC_0".split()
+    "POP_BLOCK JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE CALL_INTRINSIC_0".split()
 )
 _LOADS = frozenset("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF".split())
 _PAIRS = frozenset("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW".split())
@@ -45,21 +46,27 @@ class Chain:
         written: the methods by which something is put into it, ``__setitem__`` for an item.
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
+        attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
-    __slots__ = ("below", "content", "depth", "every", "loaded", "stored", "written")
+    __slots__ = ("attributes_of", "below", "content", "depth", "every", "loaded", "stored", "written")
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
         self.written: set[str] = set()
+        self.attributes_of: Chain | None = None
         self.content = self.loaded = self.stored = self.every = False
 
     def at(self, key: Key) -> Chain | None:
         """What is read at ``key`` below; None where that is too deep."""
+        if self.attributes_of is not None and key[0] == ITEM and isinstance(key[1], str):
+            return self.attributes_of.at((ATTRIBUTE, key[1]))
         found = self.below.get(key)
         if found is None and self.depth < _DEEPEST:
             found = self.below[key] = Chain(self.depth + 1)
+            if key == _ATTRIBUTES:
+                found.attributes_of = self
         return found
 
     @property
@@ -208,6 +215,8 @@ class _Reader:
             self._swap(step.arg if name == "SWAP" and step.arg else 2)
         elif name in ("IS_OP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE") or name.endswith(("_IF_NONE", "_IF_NOT_NONE")):
             self._identities(name)
+        elif name == "CONTAINS_OP":
+            self._contains()
         elif name == "IMPORT_NAME":
             self._import(step)
         elif name == "IMPORT_FROM":
@@ -223,6 +232,15 @@ class _Reader:
         if name == "IS_OP":
             self._pop()
             self._stack.append(_UNKNOWN)
+
+    def _contains(self) -> None:
+        of, key = self._pop(), self._pop()
+        if key.is_constant and isinstance(key.constant, str) and of.chains and all(chain.attributes_of is not None for chain in of.chains):
+            self._loaded(of, (ITEM, key.constant))
+        else:
+            self._escape(key)
+            self._escape(of)
+        self._stack.append(_UNKNOWN)
 
     def _binary(self, name: str, step: dis.Instruction) -> None:
         if name == "BINARY_OP" and "[" not in step.argrepr:
@@ -249,7 +267,9 @@ class _Reader:
         if called.builtin == "super" and not arguments and "__class__" in self._code.co_freevars:
             self._stack.append(self._first_argument())
             return
-        if called.builtin in _LISTING:
+        if called.builtin == "vars" and len(arguments) == 1:
+            self._every(arguments[0])
+        elif called.builtin in _LISTING:
             self._listings += 1
         for argument in arguments:
             self._escape(argument)
@@ -267,8 +287,7 @@ class _Reader:
             self._escape(other)
         if not (name.is_constant and isinstance(name.constant, str)):
             self._escape(name)
-            self._escape(of)
-            self._listings += 1
+            self._every(of)
             self._stack.append(_UNKNOWN)
             return
         if builtin in ("setattr", "delattr"):
@@ -277,6 +296,15 @@ class _Reader:
             return
         value = self._attribute(of, name.constant)
         self._stack.append(_Value(value.chains, unknown=True))  # or the default
+
+    def _every(self, of: _Value) -> None:
+        """Attributes by names that aren't known."""
+        self._escape(of)
+        for chain in of.chains:
+            chain.every = True
+        self._reads.dynamic = True
+        if of.unknown or not of.chains:
+            self._listings += 1
 
     def _first_argument(self) -> _Value:
         return self._variable(self._code.co_varnames[0]) if self._code.co_argcount else _UNKNOWN
@@ -315,8 +343,11 @@ class _Reader:
         if of.method is not None:
             self._escape(of)
             return _UNKNOWN
-        if name == "__dict__":
+        if name == "__dict__" and of.unknown:
             self._listings += 1
+        for chain in of.chains:
+            if chain.attributes_of is not None:
+                chain.attributes_of.every = True
         if is_method and name in _MUTATORS:
             return _Value(of.chains, of.unknown, method=name)
         return self._loaded(of, (ATTRIBUTE, name))
@@ -349,6 +380,8 @@ class _Reader:
     def _write(self, value: _Value) -> None:
         for chain in value.chains:
             chain.written.add("__setitem__")
+            if chain.attributes_of is not None:
+                chain.attributes_of.every = True
 
     def _pop(self) -> _Value:
         return self._stack.pop() if self._stack else _UNKNOWN
@@ -363,6 +396,8 @@ class _Reader:
         """It is used as what it is, in a way that isn't followed."""
         for chain in value.chains:
             chain.content = True
+            if chain.attributes_of is not None:
+                chain.attributes_of.every = True
         if value.builtin in _DYNAMIC or value.builtin in _LISTING:
             self._listings += 1
 

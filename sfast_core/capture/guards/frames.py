@@ -46,6 +46,8 @@ class _Profiled(Unwatched):
 
     def __enter__(self) -> _Profiled:
         self._before = sys.getprofile()
+        if self._before is not None and not callable(self._before):  # cProfile's, which nothing but itself can put back
+            raise LookupError("a profiler of C's is at work")
         sys.setprofile(self._event)
         return self
 
@@ -95,6 +97,7 @@ class _Monitored(Unwatched):
                 monitoring.use_tool_id(tool, "fast_compile")
                 monitoring.register_callback(tool, monitoring.events.PY_START, self._start)
                 monitoring.set_events(tool, monitoring.events.PY_START)
+                monitoring.restart_events()  # a tool that had this number before may have had code forgotten
                 self._tool = tool
                 return self
         raise NotWatched("all of Python's monitoring tools are in use by others")
@@ -105,6 +108,7 @@ class _Monitored(Unwatched):
             monitoring.set_events(self._tool, 0)
             monitoring.register_callback(self._tool, monitoring.events.PY_START, None)
             monitoring.free_tool_id(self._tool)
+            monitoring.restart_events()  # and so may this one
             self._tool = None
 
     def _start(self, code: CodeType, offset: int) -> Any:

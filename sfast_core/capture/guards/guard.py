@@ -16,8 +16,9 @@ import torch
 
 from .equality import Equality
 from .hooks import hooks_of
-from .kinds import Kind, TensorNote, kind_of
+from .kinds import Kind, TensorNote
 from .origin import Origin
+from .places import Places
 from .read_set import MISSING, Held, ReadSet
 
 
@@ -52,10 +53,9 @@ class Guard:
         self._root_places = [place for place in places if place.table is own]
         for place in self._root_places:
             place.table = None  # it leads to the compiled state, and that to here
+        self._root_places = [place for place in self._root_places if place.name != "forward"]  # the compiled one, or what others put around it
         places = [place for place in places if place.table is not None]
-        self._origins = [(place.origin, place.name) for place in places]
-        self._tables, self._names = [place.table for place in places], [place.name for place in places]
-        self._then = [place.then for place in places]
+        self._places = Places(places, self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
         self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
@@ -87,8 +87,9 @@ class Guard:
         for asked in reads.asked.values():
             asked.then = self._noted(asked.then)
         for seen in reads.seen.values():
-            seen.before, seen.parts = {}, []
-            seen.found = {name: self._noted(value) for name, value in seen.found.items()}
+            seen.before.clear()  # its weak reference's callback has it too
+            seen.parts = []
+            seen.found = {name: self._noted(value) for name, value in seen.found.items() if name != "forward" or seen.get() is not reads.root()}
         for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
             cells = [(cell, self._noted(content)) for cell, content in cells]
             reads.functions[key] = function, code, defaults, keywords, cells, origin
@@ -150,14 +151,8 @@ class Guard:
         return None
 
     def _changed_places(self) -> str | None:
-        now = list(map(dict.get, self._tables, self._names, itertools.repeat(MISSING)))
-        for index in itertools.compress(itertools.count(), map(operator.is_not, now, self._then)):
-            value, then = now[index], self._then[index]
-            if not self._same(value, then):
-                origin, name = self._origins[index]
-                return f"{Origin(origin, name)} changed"
-            if kind_of(then) is Kind.VALUE:
-                self._then[index] = value
+        if (place := self._places.changed()) is not None:
+            return f"{Origin(place.origin, place.name)} changed"
         if [len(table) for table, *_ in self._sized] != self._sizes:
             for table, names, read, origin in self._sized:
                 new = table.keys() - names

@@ -69,7 +69,7 @@ _SAME = (
     types.GenericAlias,
     types.CodeType,
     type(typing.List[int]),  # noqa: UP006
-    type(typing.Optional[int]),
+    type(typing.Union[int, str]),  # noqa: UP007
     typing.TypeVar,
     re.Pattern,
     logging.Logger,
@@ -132,7 +132,7 @@ def kind_of(value: Any) -> Kind:
 
 
 def _kind_of_object(value: Any, cls: type) -> Kind:
-    home = cls.__module__.partition(".")[0]
+    home = str(cls.__module__).partition(".")[0]  # a property in proxies
     if home == "numpy":
         return _kind_of_numpy(value, cls)
     if issubclass(cls, (torch._C.Generator, random.Random, io.IOBase)):

@@ -19,9 +19,10 @@ class Origin:
         steps: list[Any] = []
         origin: Origin | None = self
         while origin is not None and len(steps) < 12:
-            steps.append(origin.name)
+            if origin.name != "_modules":  # a child goes by its own name
+                steps.append(origin.name)
             origin = origin.parent
         words = ""
         for step in reversed(steps):
-            words += str(step) if not words else f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]"
+            words += str(step) if not words else f".{step}" if isinstance(step, str) and (step.isidentifier() or step.isdecimal()) else f"[{step!r}]"
         return words

@@ -32,6 +32,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
+_NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 _IMPORTS = frozenset({"import_module", "__import__"})
 _PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
 _CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
@@ -196,7 +197,7 @@ class ReadSet:
         reads = self._codes.of(code)
         plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every))
         self._plans[id(code)] = code, plan
-        self.loose |= reads.loose
+        self.loose |= reads.loose - _NOT_LOOSE
         self.stored |= reads.stored | reads.stored_globals
         if reads.dynamic:
             self.stored |= reads.words

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from ...ahead import prepare
 from ...config import CompileConfig
+from ...forks import OwnLock
 from ...report import Report, versions
 from ..states import States
 from .events import status_of_this_node
@@ -46,12 +47,17 @@ class FastCompileWrapper:
 
 #: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
 _STATES: States[HookedState] = States()
-_LOCK = threading.Lock()
+
+
+@functools.cache
+def table_lock() -> OwnLock:
+    """Of the table of states."""
+    return OwnLock()
 
 
 def state_of(module: torch.nn.Module, config: CompileConfig, make: Callable[[], HookedState]) -> HookedState | None:
     """The state of this module under this config, made where there is none; None for a module that can't have one."""
-    with _LOCK:
+    with table_lock().lock:
         before = _STATES.get(module)
         if before is not None and before.config == config:
             return before
@@ -68,7 +74,7 @@ def state_of(module: torch.nn.Module, config: CompileConfig, make: Callable[[], 
 
 def states() -> list[HookedState]:
     """The compiled state of every model and part that is alive."""
-    with _LOCK:
+    with table_lock().lock:
         return _STATES.all()
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ...capture import Recorder, stands_for
+from ...forks import OwnLock
 
-#: One recording at a time: two that overlap would put each other's functions back.
-_LOCK = threading.RLock()
+
+@functools.cache
+def _one_recording() -> OwnLock:
+    """One at a time: two that overlap would put each other's functions back."""
+    return OwnLock()
 
 
 @contextmanager
@@ -22,7 +27,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """
     import comfy.ops
 
-    with _LOCK:
+    with _one_recording().lock:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is None:
             yield

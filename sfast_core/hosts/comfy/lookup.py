@@ -72,7 +72,7 @@ def fresh_state(model: Any) -> Iterator[None]:
         model: a ModelPatcher.
     """
     base_model = model.model
-    with install._LOCK:
+    with install.table_lock().lock:
         before = install._STATES.pop(base_model)
     if before is not None:
         before.engine.restore()
@@ -82,7 +82,7 @@ def fresh_state(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        with install._LOCK:
+        with install.table_lock().lock:
             ours = install._STATES.pop(base_model)
             if before is not None:
                 install._STATES.put(base_model, before)

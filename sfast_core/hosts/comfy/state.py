@@ -16,6 +16,7 @@ import torch
 from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
+from ...forks import renew_in_children
 from ..shield import of_host, shielded
 from .dynamic import DynamicStore
 from .events import LineAPrompt
@@ -56,9 +57,16 @@ class HookedState:
         self._attribute = attribute
         self._obstacles = Obstacles()
         self._lock = threading.Lock()
+        renew_in_children(self)
         self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
         self._installed: tuple[Callable[..., Any], Any] | None = None  # our forward, and the instance's own before it
         self._watch: Any = None
+
+    def renew(self) -> None:
+        """In a forked child, where the other threads aren't."""
+        self._lock = threading.Lock()
+        thread = threading.get_ident()
+        self._inside = Counter({thread: depth} if (depth := self._inside[thread]) else {})
 
     # -- around a call through the node ----------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ import torch
 
 from ... import ahead
 from ...config import CompileConfig
+from ...forks import OwnLock
 from ...report import Report, read_while_counting, versions
 from ..states import States
 from . import forge
@@ -34,7 +34,7 @@ class Accelerator:
         self._parts: list[Hook] = []
         self._wanted: frozenset[str] = frozenset()  # the parts
         self._config = CompileConfig()  # that the hooks were put on with
-        self._lock = threading.RLock()
+        self._own = OwnLock()
 
     def begin(self, enabled: bool) -> None:
         """A generation begins. What an earlier one left behind, by ending in an exception, is taken off.
@@ -150,7 +150,7 @@ class Accelerator:
 
     def states(self) -> list[ModuleState]:
         """The compiled state of every model that is alive, UNets first."""
-        with self._lock:
+        with self._own.lock:
             return sorted(self._states.all(), key=lambda state: not isinstance(state, UnetState))
 
     def report(self) -> Report:
@@ -165,15 +165,15 @@ class Accelerator:
         return read_while_counting(lambda: form(self.report()))
 
     def _state(self, module: torch.nn.Module, config: CompileConfig, make: Callable[[], ModuleState]) -> ModuleState:
-        with self._lock:
+        with self._own.lock:
             before = self._states.get(module)
             if before is not None and before.config == config:
                 return before
-            if before is not None:
-                before.close()
             state = make()
             self._states.put(module, state)
-            return state
+        if before is not None:  # not under the lock: it waits for a call that may be running
+            before.close()
+        return state
 
 
 def _on_this(sd_model: Any, config: CompileConfig) -> CompileConfig:

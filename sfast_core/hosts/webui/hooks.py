@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import operator
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -67,9 +69,11 @@ class _Method:
 
     def __deepcopy__(self, memo: Any) -> Any:
         """A copy of a module has what ours replaced."""
-        import copy
-
         return copy.deepcopy(self._original, memo)
+
+    def __reduce__(self) -> Any:
+        """And so has one from a pickle, which is read where this package isn't installed, too."""
+        return operator.getitem, ([self._original], 0)
 
 
 def _foreign(module: torch.nn.Module, attribute: str) -> str | None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda
+from ...numerics import CUDNN, CUDNN_ATTENTION
+from ..constraints import why_no_cuda, why_switched_off
 from .constraints import why_not_alike
 from .reference import tokens_inside
 
@@ -28,7 +29,11 @@ def why_not(
     scale: float | None = None,
 ) -> str | None:
     """The reason why cuDNN can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_no_cuda(target, (8, 0)) or why_not_alike(q, k, v, multiple=8, largest=256, mask=mask):
+    if reason := why_no_cuda(target, (8, 0)) or why_switched_off(target, CUDNN, CUDNN_ATTENTION):
+        return reason
+    if target.numerics.deterministic:
+        return "PyTorch doesn't count it among its deterministic algorithms"
+    if reason := why_not_alike(q, k, v, multiple=8, largest=256, mask=mask):
         return reason
     version = torch.backends.cudnn.version() or 0
     if version < 90000:

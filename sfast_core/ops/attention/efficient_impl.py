@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda
+from ...numerics import EFFICIENT
+from ..constraints import why_no_cuda, why_switched_off
 from .constraints import why_not_alike
 from .reference import tokens_inside
 
@@ -24,7 +25,9 @@ def why_not(
     scale: float | None = None,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_no_cuda(target, (7, 0)) or why_not_alike(q, k, v, multiple=8, mask=mask):
+    if reason := why_no_cuda(target, (7, 0)) or why_switched_off(target, EFFICIENT):
+        return reason
+    if reason := why_not_alike(q, k, v, multiple=8, mask=mask):
         return reason
     if q.dtype == torch.bfloat16 and target.capability < (8, 0):
         return "bfloat16 needs compute capability 8.0"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda
+from ...numerics import FLASH
+from ..constraints import why_no_cuda, why_switched_off
 from .constraints import why_not_alike
 from .reference import tokens_inside
 
@@ -24,7 +25,9 @@ def why_not(
     scale: float | None = None,
 ) -> str | None:
     """The reason why FlashAttention can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_no_cuda(target, (8, 0)) or why_not_alike(q, k, v, multiple=8, largest=256, mask=mask):
+    if reason := why_no_cuda(target, (8, 0)) or why_switched_off(target, FLASH):
+        return reason
+    if reason := why_not_alike(q, k, v, multiple=8, largest=256, mask=mask):
         return reason
     if not torch.backends.cuda.is_flash_attention_available():
         return "this PyTorch was built without it"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda, why_not_half
+from ...numerics import CUDNN
+from ..constraints import why_no_cuda, why_not_half, why_switched_off
 from ..spec import ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, memory_format_of, pair
@@ -30,7 +31,7 @@ def why_not(
     channel_add: torch.Tensor | None = None,
 ) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
-    if reason := why_no_cuda(target, (8, 0)) or why_not_half(x):
+    if reason := why_no_cuda(target, (8, 0)) or why_switched_off(target, CUDNN) or why_not_half(x):
         return reason
     if bias is None or residual is not None or channel_add is not None or act not in ("none", "relu"):
         return "cuDNN has ready-made kernels for a bias and ReLU alone"

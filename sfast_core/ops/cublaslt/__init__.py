@@ -15,6 +15,10 @@ IMPLS = (
     Impl("cublaslt", ".product", __package__),
     Impl("cublaslt_2", ".product", __package__, "launch_second", carries_over=False),
     Impl("cublaslt_3", ".product", __package__, "launch_third", carries_over=False),
+    # Only where PyTorch may sum so, too.
+    Impl("cublaslt_fp16", ".half_sums", __package__),
+    Impl("cublaslt_fp16_2", ".half_sums", __package__, "launch_second", carries_over=False),
+    Impl("cublaslt_fp16_3", ".half_sums", __package__, "launch_third", carries_over=False),
 )
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 MAJORS = (12, 13)  #: versions of CUDA whose header was read; another one may number things anew
-COMPUTE_32F = 68  #: ``cublasComputeType_t``: float32 sums, no TF32
+#: ``cublasComputeType_t``: float16 sums; float32 sums, no TF32.
+COMPUTE_16F, COMPUTE_32F = 64, 68
 
 
 class DataType(IntEnum):

@@ -17,16 +17,31 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .library import COMPUTE_32F, DataType, Epilogue, HeuristicResult, Operation, Preference, ReductionScheme, Transpose, loaded
+from .library import (
+    COMPUTE_16F,
+    COMPUTE_32F,
+    DataType,
+    Epilogue,
+    HeuristicResult,
+    Operation,
+    Preference,
+    ReductionScheme,
+    Transpose,
+    loaded,
+)
 
 ALIGNMENT = 16  #: bytes; what each operand begins on, and each row of it
 RANKS = 3  #: algorithms to choose from
 WORKSPACE_LIMIT = 32 << 20  # what NVIDIA advises for Hopper; others never ask for more
+_HALF_ONE = 0x3C00  # 1.0 in float16
 DTYPES = {torch.float16: DataType.R_16F, torch.bfloat16: DataType.R_16BF}
 
 
 class Problem(NamedTuple):
-    """All that a plan depends on. ``x`` [M, K] and ``weight`` [N, K] have rows with these many elements from one to the next."""
+    """All that a plan depends on. ``x`` [M, K] and ``weight`` [N, K] have rows with these many elements from one to the next.
+
+    ``half_sums``: float16 is summed in float16, instead of in float32.
+    """
 
     device: int
     dtype: torch.dtype
@@ -36,6 +51,7 @@ class Problem(NamedTuple):
     x_stride: int
     weight_stride: int
     bias: bool
+    half_sums: bool = False
 
 
 class Addresses(NamedTuple):
@@ -59,8 +75,8 @@ class Plan:
     weight: ctypes.c_void_p
     out: ctypes.c_void_p
     algorithms: tuple[HeuristicResult, ...]
-    one: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(1.0))
-    zero: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(0.0))
+    one: ctypes.c_float | ctypes.c_uint16  # as wide as what is summed
+    zero: ctypes.c_float | ctypes.c_uint16
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def algorithm(self, rank: int) -> HeuristicResult:
@@ -122,7 +138,8 @@ def build(library: Any, handle: ctypes.c_void_p, problem: Problem) -> Plan:
             made.callback(getattr(library, f"cublasLt{kind}Destroy"), made_object)
             return made_object
 
-        operation = make("MatmulDesc", COMPUTE_32F, DataType.R_32F)
+        sums = (COMPUTE_16F, DataType.R_16F) if problem.half_sums else (COMPUTE_32F, DataType.R_32F)
+        operation = make("MatmulDesc", *sums)
         set_operation = functools.partial(_set, library.cublasLtMatmulDescSetAttribute, operation)
         set_operation(Operation.TRANSPOSE_A, ctypes.c_int32(Transpose.YES))
         set_operation(Operation.TRANSPOSE_B, ctypes.c_int32(Transpose.NO))
@@ -136,7 +153,8 @@ def build(library: Any, handle: ctypes.c_void_p, problem: Problem) -> Plan:
         if not algorithms:
             raise RuntimeError(f"cuBLASLt has no algorithm for {problem}")
         made.pop_all()  # they are the plan's now
-    return Plan(library, handle, operation, x, weight, out, algorithms)
+    factors = (ctypes.c_uint16(_HALF_ONE), ctypes.c_uint16(0)) if problem.half_sums else (ctypes.c_float(1.0), ctypes.c_float(0.0))
+    return Plan(library, handle, operation, x, weight, out, algorithms, *factors)
 
 
 def _algorithms(library: Any, handle: ctypes.c_void_p, operation: Any, weight: Any, x: Any, out: Any) -> tuple[HeuristicResult, ...]:
@@ -145,7 +163,7 @@ def _algorithms(library: Any, handle: ctypes.c_void_p, operation: Any, weight: A
     try:
         set_preference = functools.partial(_set, library.cublasLtMatmulPreferenceSetAttribute, preference)
         set_preference(Preference.MAX_WORKSPACE_BYTES, ctypes.c_uint64(WORKSPACE_LIMIT))
-        # Parts of a sum are added in float32 and in a fixed order: exact, and the same bits at every run.
+        # Parts of a sum are added as they were summed, in float32 mostly, and in a fixed order: exact, and the same bits at every run.
         set_preference(Preference.REDUCTION_SCHEME_MASK, ctypes.c_uint32(ReductionScheme.COMPUTE_TYPE))
         for matrix in (
             Preference.MIN_ALIGNMENT_A_BYTES,

@@ -53,6 +53,7 @@ def launch_rank(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
+    half_sums: bool = False,
 ) -> torch.Tensor:
     """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at ``rank`` (0: first).
 
@@ -64,6 +65,7 @@ def launch_rank(
         weight: [N, K].
         bias: [N] or None.
         residual: [..., N] or None.
+        half_sums: sum in float16, which x has to be.
 
     Returns:
         [..., N], contiguous.
@@ -85,6 +87,7 @@ def launch_rank(
             x_stride=_row_stride(rows),
             weight_stride=_row_stride(matrix),
             bias=shift is not None,
+            half_sums=half_sums,
         )
         plan = plans().plan(problem)
         algorithm = plan.algorithm(rank)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from ..constraints import why_no_triton, why_not_dtypes
+from ...numerics import CUDNN
+from ..constraints import why_no_triton, why_not_dtypes, why_switched_off
 from ..conv2d_act.reference import memory_format_of
 from ..conv2d_act.torch_epilogue_impl import add_in_place
 from ..triton_launch import launcher
@@ -32,7 +33,9 @@ MAX_CHANNELS = 32 * 65535
 
 def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
     """The reason why this can't be computed so, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias) or why_not_shapes(x, weight, bias):
+    if reason := why_no_triton(target) or why_switched_off(target, CUDNN) or why_not_dtypes(x=x, weight=weight, bias=bias):
+        return reason
+    if reason := why_not_shapes(x, weight, bias):
         return reason
     channels = max(weight.shape[:2])
     if channels > MAX_CHANNELS:

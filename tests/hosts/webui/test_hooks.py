@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import pickle
 import weakref
 from typing import Any
 
@@ -91,9 +92,11 @@ def test_a_copy_of_a_hooked_module() -> None:
     """It has what ours replaced, of its own."""
     unet = Unet()
     hook = Hook(unet, _pass)
-    copied = copy.deepcopy(unet)
+    saved = pickle.dumps(unet)
+    for copied in (copy.deepcopy(unet), pickle.loads(saved)):
+        assert copied(torch.zeros(1)).item() == 1 and copied.forward.__self__ is copied
     hook.remove()
-    assert copied(torch.zeros(1)).item() == 1 and copied.forward.__self__ is copied
+    assert b"sfast_core" not in saved
 
 
 def test_a_hook_keeps_no_module() -> None:

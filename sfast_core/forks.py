@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -32,3 +33,14 @@ def _things() -> weakref.WeakSet[Renewed]:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew_all)
     return things
+
+
+class OwnLock:
+    """A reentrant lock, ``with own.lock:``, that is free in a forked child."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        self.lock = threading.RLock()
