@@ -20,7 +20,6 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.choices import Choices
 from sfast_core.graphed import GraphedProgram
-from sfast_core.runtime import store
 from sfast_core.runtime.bound import Bound
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.store import WeightStore
@@ -124,7 +123,6 @@ FAULTS: dict[str, tuple[Any, str, str, str]] = {
     "new addresses are taken for the old ones": (GraphedProgram, "_still_good", "same = bound.pointers == self._bound.pointers", "same = True"),
     "packed weights may lie anywhere": (WeightStore, "_joined", "tensor.data_ptr() != place or ", ""),
     "packed weights may be turned": (WeightStore, "_joined", "not tensor.is_contiguous() or ", ""),
-    "two weights may have become one": (store, "_check", "(other := seen.setdefault(id(tensor), ref)) != ref", "(other := ref) != ref"),
 }
 
 
