@@ -182,7 +182,7 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
     externals = Externals(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(ref.table()), ref.name) for ref in recorder.weights if ref.owner() is not None}
-    guard = Guard(reads, bound, externals.fixed)
+    guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
         return Untraceable(str(recorder.failure), recorder.passing), guard
     outputs = replace(spec, effects=effects)

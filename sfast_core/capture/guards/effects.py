@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -46,18 +47,20 @@ class Effects:
 
     Attributes:
         tensors: the recorded call's that are written somewhere, which the trace has to compute too.
+        targets: the ids of what is written to: these have to stay the very objects.
     """
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
+        self.targets: set[int] = set()
         self._writes: list[_Write] = []
 
     def __bool__(self) -> bool:
         return bool(self._writes)
 
-    def add(self, do: Callable[[Any], None], value: Any) -> bool:
-        """Note that ``do(value)`` is to be repeated; False where the value can't be made again."""
-        leaves, tree = _pytree.tree_flatten(value)
+    def add(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
+        """Note that ``do(value)``, which writes to ``target``, is to be repeated; False where the value can't be made again."""
+        leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))  # a pytree makes a tuple of it
         found: list[tuple[int | None, Any]] = []
         for leaf in leaves:
             if type(leaf) in (torch.Tensor, torch.nn.Parameter):
@@ -68,6 +71,7 @@ class Effects:
             else:
                 return False
         self._writes.append(_Write(do, tree, tuple(found)))
+        self.targets.add(id(target))
         return True
 
     def repeat(self, tensors: list[torch.Tensor]) -> None:
@@ -119,7 +123,7 @@ class _Finder:
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
         for table, before in ((seen.table, seen.before), *seen.parts):
-            if len(table) == len(before) and all(map(_is, table.values(), before.values())):
+            if len(table) == len(before) and all(map(operator.is_, table.values(), before.values())):
                 continue
             for name in {**before, **table}:
                 now, then = table.get(name, MISSING), before.get(name, MISSING)
@@ -136,7 +140,7 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if now is MISSING or not self._effects.add(lambda made: setattr(get(), name, made), now):
+        if now is MISSING or not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -155,7 +159,7 @@ class _Finder:
 
     def _list(self, held: Held, key: tuple[int, Any]) -> None:
         now, before = held.value, held.before
-        if len(now) == len(before) and all(map(_is, now, before)):
+        if len(now) == len(before) and all(map(operator.is_, now, before)):
             return
         if held.read:
             replaced = (was for is_now, was in zip(now, before, strict=False) if is_now is not was)
@@ -163,19 +167,19 @@ class _Finder:
                 self._refuse(key, held.origin)
             return
         new = now[len(before) :]
-        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(_is, now, before)) or not self._effects.add(now.extend, list(new)):
+        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(operator.is_, now, before)) or not self._effects.add(now, now.extend, list(new)):
             self._refuse(key, held.origin)
 
     def _dict(self, held: Held, key: tuple[int, Any]) -> None:
         now = held.value
         keys, values = held.before
-        if len(now) == len(keys) and all(map(_is, now, keys)) and all(map(_is, now.values(), values)):
+        if len(now) == len(keys) and all(map(operator.is_, now, keys)) and all(map(operator.is_, now.values(), values)):
             return
         before = dict(zip(keys, values, strict=True))
         changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
         if held.read and (not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)):
             return self._refuse(key, held.origin)
-        if not held.written <= _SETTING or before.keys() - now.keys() or not self._effects.add(now.update, changed):
+        if not held.written <= _SETTING or before.keys() - now.keys() or not self._effects.add(now, now.update, changed):
             self._refuse(key, held.origin)
 
     def _rest(self) -> None:
@@ -207,10 +211,6 @@ class _Finder:
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def _is(now: Any, then: Any) -> bool:
-    return now is then
 
 
 __all__ = ["Effects", "NotRepeated", "_copy", "effects_of"]

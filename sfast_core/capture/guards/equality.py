@@ -18,7 +18,7 @@ class Equality:
 
     Args:
         reads: the read set of a call that is over.
-        fixed: the ids of tensors that have to stay the very objects.
+        fixed: the ids of what has to stay the very object.
     """
 
     def __init__(self, reads: ReadSet, fixed: Collection[int] = ()) -> None:

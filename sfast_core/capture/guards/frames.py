@@ -47,7 +47,7 @@ class _Profiled(Unwatched):
     def __enter__(self) -> _Profiled:
         self._before = sys.getprofile()
         if self._before is not None and not callable(self._before):  # cProfile's, which nothing but itself can put back
-            raise LookupError("a profiler of C's is at work")
+            raise NotWatched("a profiler of C's is at work")
         sys.setprofile(self._event)
         return self
 
@@ -78,6 +78,7 @@ class _Monitored(Unwatched):
 
     def __init__(self, started: Started) -> None:
         self._started = started
+        self._read: dict[str, bool] = {}
         self._thread = threading.get_ident()
         self._tool: int | None = None
         self._quiet = False
@@ -112,7 +113,11 @@ class _Monitored(Unwatched):
             self._tool = None
 
     def _start(self, code: CodeType, offset: int) -> Any:
-        if not is_read(code.co_filename):
+        path = code.co_filename
+        read = self._read.get(path)
+        if read is None:
+            read = self._read[path] = is_read(path)
+        if not read:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
         if not self._quiet and threading.get_ident() == self._thread:
             self._started(code, sys._getframe(1))

@@ -28,7 +28,7 @@ class Guard:
     Args:
         reads: the call's, which is over.
         bound: parameters and buffers that the trace reads as weights: the table and the name of each. The weight store watches these.
-        fixed: tensors that the trace reads where they were found: these have to stay the very objects.
+        fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
 
     Attributes:
@@ -60,7 +60,8 @@ class Guard:
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
         self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
         self._dicts = _Contents([entry for entry in quick if type(entry.value) is dict], _of_dicts)
-        self._others = [entry for entry in held if entry not in quick and type(entry.value) not in (tuple, frozenset)]
+        at_once = set(map(id, quick))
+        self._others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
         self._asked = [asked for key, asked in reads.asked.items() if key not in without]
         self._functions = [entry for entry in reads.functions.values()]
         self._codes = [entry[1] for entry in self._functions]
@@ -69,7 +70,7 @@ class Guard:
         self._cells = [(cell, content, entry[5], entry[0]) for entry in self._functions for cell, content in entry[4] if (id(cell), None) not in without]
         self._set_classes(reads, without)
         self._set_types(reads)
-        self._hooks = hooks_of([(str(seen.origin), seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
+        self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:

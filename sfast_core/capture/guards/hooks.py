@@ -24,7 +24,7 @@ class Hooks:
         reason: why a trace can't be trusted with these, or None.
     """
 
-    def __init__(self, tables: list[tuple[str, dict[Any, Any]]], reason: str | None) -> None:
+    def __init__(self, tables: list[tuple[Any, dict[Any, Any]]], reason: str | None) -> None:
         self._tables = tables
         self._empty = [table for _, table in tables if not table]
         self._filled = [(name, table, list(table.values())) for name, table in tables if table]
@@ -44,10 +44,10 @@ class Hooks:
         return None
 
 
-def hooks_of(modules: Sequence[tuple[str, torch.nn.Module | None]], root: torch.nn.Module | None) -> Hooks:
+def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.nn.Module | None) -> Hooks:
     """The hooks of these modules, each with its name; the root's own are its caller's business."""
     shared = torch.nn.modules.module
-    tables = [("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]
+    tables: list[tuple[Any, dict[Any, Any]]] = [("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]
     reason = "all modules have forward hooks" if any(table for _, table in tables) else None
     for name, module in modules:
         if module is None or module is root:

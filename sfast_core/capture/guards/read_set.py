@@ -26,6 +26,7 @@ from .origin import Origin
 
 MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
 COMPUTED: Any = type("_Computed", (), {"__repr__": lambda self: "what code makes of it"})()
+_ASKED, _BOUND = "asked", "bound"
 _USED = Chain()
 _USED.content = True
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -41,7 +42,7 @@ _MOST = 200_000  # things in containers
 Table = dict[str, Any]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Seen:
     """One object of which something is read.
 
@@ -73,7 +74,7 @@ class Seen:
         return self.value if self.ref is None else self.ref()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Held:
     """One container: what was in it when it was first seen.
 
@@ -100,7 +101,7 @@ class Asked:
     origin: Origin | None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Place:
     """A name in a table, and what was there."""
 
@@ -157,6 +158,8 @@ class ReadSet:
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._loose_names: dict[type, list[str]] = {}
+        self._lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
+        self._kinds: dict[type, Kind] = {}
         self._class_values: dict[tuple[type, str], Any] = {}
         self._codes = codes
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
@@ -230,7 +233,7 @@ class ReadSet:
 
     def _variable(self, value: Any, chain: Chain, name: str) -> None:
         """A variable of a frame. Containers come from somewhere that is looked at, or were made in this call."""
-        kind = kind_of(value)
+        kind = self._kind(value)
         if kind in _PLAIN or kind in (Kind.STATEFUL, Kind.OPAQUE):
             return
         if kind not in _CONTAINERS:
@@ -253,10 +256,19 @@ class ReadSet:
 
     # -- values ----------------------------------------------------------------------------------------------------------
 
+    def _kind(self, value: Any) -> Kind:
+        cls = type(value)
+        kind = self._kinds.get(cls)
+        if kind is None:
+            kind = kind_of(value)
+            if not cls.__module__.startswith("numpy"):  # an array's depends on its size
+                self._kinds[cls] = kind
+        return kind
+
     def _see(self, value: Any, chain: Chain, origin: Origin | None) -> None:
         """Note of ``value`` what ``chain`` says that is read."""
         value = itself(value)
-        kind = kind_of(value)
+        kind = self._kind(value)
         if kind in _PLAIN:
             return
         if kind in (Kind.OBJECT, Kind.MODULE):
@@ -400,7 +412,7 @@ class ReadSet:
             self.refuse(f"{held.origin} holds too much to be compared at each call")
             return
         for index, item in enumerate(values):
-            if kind_of(item) not in _PLAIN:
+            if self._kind(item) not in _PLAIN:
                 self._see(item, _USED, Origin(held.origin, index if keys is None else keys[index]))
 
     # -- objects ---------------------------------------------------------------------------------------------------------
@@ -462,28 +474,28 @@ class ReadSet:
     def _look_up(self, seen: Seen, name: str) -> Any:
         if name == "__class__":
             return seen.cls
-        in_class = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
-        if isinstance(in_class, MemberDescriptorType):
-            value = seen.get()
-            then = slot(in_class, seen)
-            self.asked.setdefault((id(value), name), Asked(slot, (in_class, seen), then, Origin(seen.origin, name)))
+        how = self._lookups.get((seen.cls, name))
+        if how is None:
+            in_class = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
+            how = self._lookups[seen.cls, name] = _how(seen.cls, in_class), in_class
+        kind, in_class = how
+        if kind is _ASKED:
+            ask, of = (slot, (in_class, seen)) if isinstance(in_class, MemberDescriptorType) else (local, (name, seen))
+            then = ask(*of)
+            self.asked.setdefault((id(seen), name), Asked(ask, of, then, Origin(seen.origin, name)))
             return then
-        if isinstance(seen.get(), threading.local):
-            then = local(seen, name)
-            self.asked.setdefault((id(seen), name), Asked(local, (seen, name), then, Origin(seen.origin, name)))
-            return then
-        if in_class is not MISSING and hasattr(type(in_class), "__set__"):  # a property: what it reads is in its code
-            return COMPUTED
-        if seen.table is None:
-            return in_class
-        for table, before in ((seen.table, seen.before), *(seen.parts if name not in seen.before else ())):
+        if kind is COMPUTED or seen.table is None:  # what a property reads is in its code
+            return in_class if kind is not COMPUTED else COMPUTED
+        if name in seen.before:
+            return self._place(seen.table, name, seen.before[name], seen.origin, seen)
+        for table, before in seen.parts:
             if name in before:
                 return self._place(table, name, before[name], seen.origin, seen)
         self._place(seen.table, name, MISSING, seen.origin, seen)
         if in_class is MISSING:
             for part, _ in seen.parts:
                 self._place(part, name, MISSING, seen.origin, seen)
-        return COMPUTED if hasattr(type(in_class), "__get__") else in_class
+        return COMPUTED if kind is _BOUND else in_class
 
     def _class_attribute(self, cls: type, name: str, origin: Origin | None) -> Any:
         """What a class has by a name, itself or from its bases, or MISSING."""
@@ -497,7 +509,7 @@ class ReadSet:
             for special in _SPECIAL:
                 self._class_attribute(cls, special, origin)
         for found in spaces:
-            if found is not MISSING and kind_of(found) not in _PLAIN:
+            if found is not MISSING and self._kind(found) not in _PLAIN:
                 self._see(found, _USED, Origin(origin, name))
         return value
 
@@ -567,6 +579,17 @@ def _without(entry: Any, root: torch.nn.Module) -> Any:
     return entry.__func__ if isinstance(entry, MethodType) and entry.__self__ is root else entry
 
 
+def _how(cls: type, in_class: Any) -> Any:
+    """How an attribute of an object is found whose class has ``in_class`` by its name."""
+    if isinstance(in_class, MemberDescriptorType) or issubclass(cls, threading.local):
+        return _ASKED
+    if in_class is MISSING:
+        return None
+    if hasattr(type(in_class), "__set__"):
+        return COMPUTED
+    return _BOUND if hasattr(type(in_class), "__get__") else None
+
+
 def slot(member: MemberDescriptorType, seen: Seen) -> Any:
     """What is in a slot of an object, or MISSING."""
     value = seen.get()
@@ -576,7 +599,7 @@ def slot(member: MemberDescriptorType, seen: Seen) -> Any:
         return MISSING
 
 
-def local(seen: Seen, name: str) -> Any:
+def local(name: str, seen: Seen) -> Any:
     """An attribute of a ``threading.local``, as this thread has it."""
     return getattr(seen.get(), name, MISSING)
 

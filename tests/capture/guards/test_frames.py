@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sfast_core.capture.guards.frames import _IDS, Unwatched, _Monitored, _Profiled, watched
+from sfast_core.capture.guards.frames import _IDS, NotWatched, Unwatched, _Monitored, _Profiled, watched
 
 needs_monitoring = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="sys.monitoring is new in Python 3.12")
 WAYS = [pytest.param(_Profiled, id="setprofile"), pytest.param(_Monitored, id="monitoring", marks=needs_monitoring)]
@@ -225,7 +225,7 @@ def test_beside_cprofile() -> None:
     try:
         with watched(started):
             inner(1)
-    except LookupError:
+    except NotWatched:
         refused = True
     finally:
         outer(1)
@@ -255,7 +255,7 @@ def test_no_number_is_left() -> None:
     for tool in free:
         monitoring.use_tool_id(tool, "another")
     try:
-        with pytest.raises(LookupError, match="in use"), watched(Started()):
+        with pytest.raises(NotWatched, match="in use"), watched(Started()):
             raise AssertionError("it began")
     finally:
         for tool in free:

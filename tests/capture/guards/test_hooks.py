@@ -64,7 +64,7 @@ def test_hooks_that_were_there_before_are_told() -> None:
     net = model()
     hook = net.down.register_forward_hook(lambda *args: None)
     guard = guard_of(net)
-    assert guard.hooked == "a Conv2d has forward hooks" and guard.changed(net) is None
+    assert guard.hooked == "down has forward hooks" and guard.changed(net) is None
     hook.remove()
     assert guard.changed(net) and guard_of(net).hooked is None
 
@@ -75,7 +75,7 @@ def test_one_hook_in_the_place_of_another_is_noticed() -> None:
     guard = guard_of(net)
     hook.remove()
     net.down.register_forward_hook(lambda *args: None)
-    assert guard.changed(net) == "the forward hooks of a Conv2d changed"
+    assert guard.changed(net) == "the forward hooks of down changed"
 
 
 def test_the_roots_own_hooks_are_its_callers_business() -> None:
@@ -125,8 +125,8 @@ def test_a_hook_that_only_hands_on_is_transparent() -> None:
     assert later.changed(net) is None
     net.down.register_forward_hook(handing_on())
     net.down.register_forward_hook(lambda *args: None)
-    assert guard.changed(net) == later.changed(net) == "the forward hooks of a Conv2d changed", "beside one that isn't"
-    assert guard_of(net).hooked == "a Conv2d has forward hooks"
+    assert guard.changed(net) == later.changed(net) == "the forward hooks of down changed", "beside one that isn't"
+    assert guard_of(net).hooked == "down has forward hooks"
 
 
 @pytest.mark.parametrize("stateful", [True, False])
@@ -136,7 +136,7 @@ def test_hooks_that_keep_state_are_told(stateful: bool, where: str) -> None:
     net = model()
     net.get_submodule(where).__dict__["_diffusers_hook"] = SimpleNamespace(hooks={"cache": SimpleNamespace(_is_stateful=stateful)})
     hooked = guard_of(net).hooked
-    who = "a Conv2d has" if where else "it has"
+    who = "down has" if where else "it has"
     assert hooked == (f"{who} a hook of diffusers' that keeps state from step to step" if stateful else None)
 
 
