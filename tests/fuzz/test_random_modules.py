@@ -15,7 +15,7 @@ import torch
 from sfast_core.capture import Untraceable
 from sfast_core.rewrite import rewrite
 from sfast_core.runtime.store import WeightStore
-from tests.fuzz.compared import SHAPES, built, check, compare_results, rounding_aside
+from tests.fuzz.compared import SHAPES, built, check, compare_results, rounding_aside, seed_all
 from tests.fuzz.generate import source
 from tests.tracing import evaluate, try_record
 
@@ -85,7 +85,7 @@ def _rewritten(text: str, seed: int, dtype: torch.dtype) -> dict[str, int] | Non
         asked += 1
         return seed % 3 != 0 or asked % 3 != 0
 
-    torch.manual_seed(seed)
+    seed_all(seed)
     shape = SHAPES[seed % 2]
     _, trace = try_record(module, *inputs(*shape))
     if isinstance(trace, Untraceable):
