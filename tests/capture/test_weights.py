@@ -13,6 +13,10 @@ from tests.models import Forward
 from tests.tracing import check_recording, evaluate, trace
 
 
+def nowhere(tensor: torch.Tensor) -> None:
+    """Where a tensor is kept that is no input and no weight: no place is known."""
+
+
 def test_weights_are_inputs_by_address() -> None:
     net = Forward(lambda net, x: net.lin(x) * net.scale + net.table, lin=nn.Linear(8, 8))
     net.register_buffer("table", torch.randn(4, 8))
@@ -52,13 +56,13 @@ def test_a_weight_bound_by_a_host_is_an_input_and_its_cast_is_recorded() -> None
             weight = net.lin.weight.float() + 0
         recorder.bind_weight(weight, net.lin, "weight")
         result = F.linear(x, weight)
-    graph = recorder.finish([result], lambda tensor: None)
+    graph = recorder.finish([result], nowhere)
     assert graph is not None, recorder.failure
     assert [str(n.meta["source"]) for n in graph.nodes if "source" in n.meta] == ["lin.weight"]
     torch.testing.assert_close(evaluate(graph, [x])[0], result)
     recorder = Recorder([x], WeightTable(net))
     recorder.bind_weight(torch.zeros(3), nn.Linear(8, 8), "weight")
-    assert recorder.failure is not None and "is not understood" in recorder.failure and recorder.finish([x], lambda tensor: None) is None
+    assert recorder.failure is not None and "is not understood" in recorder.failure and recorder.finish([x], nowhere) is None
 
 
 def test_a_tied_weight_has_one_name_however_it_is_asked_for() -> None:
