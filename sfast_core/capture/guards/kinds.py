@@ -206,7 +206,7 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     cls = type(tensor)
     if cls not in (torch.Tensor, torch.nn.Parameter):
         return (cls, id(tensor))
-    return (cls, tensor.shape, tensor.stride(), tensor.dtype, tensor.layout, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
+    return (cls, tensor.shape, tensor.stride(), tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 
 def same_value(now: Any, then: Any) -> bool:

@@ -34,6 +34,10 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
+#: Methods of a module's that go through what is below it.
+_WALKS = frozenset(
+    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter".split()
+)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 _IMPORTS = frozenset({"import_module", "__import__"})
 _PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
@@ -157,6 +161,7 @@ class ReadSet:
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any, list[tuple[Any, Any]], Origin | None]] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
         self.cached: dict[int, Any] = {}
+        self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
         self.exact: set[int] = set()
         self.loose: set[str] = set()
         self.stored: set[str] = set()
@@ -168,7 +173,8 @@ class ReadSet:
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._classes_seen: set[type] = set()
         self._receivers: set[tuple[type, int]] = set()
-        self._any_file = False
+        self._any_file = self._lenient = False
+        self._names: set[str] = set()  # in all code that ran
         self._items = 0
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
@@ -207,6 +213,7 @@ class ReadSet:
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self.stored |= reads.stored | reads.stored_globals
+        self._names.update(code.co_names)
         if reads.dynamic:
             self.stored |= reads.words
         origin = Origin(None, str(names.get("__name__")))
@@ -314,7 +321,7 @@ class ReadSet:
             inner = carried(value)
             if inner is not value and inner is not None:
                 self._see(inner, _USED, origin)
-        elif kind is Kind.STATEFUL or chain is not _USED:
+        elif not self._lenient and (kind is Kind.STATEFUL or chain is not _USED):
             self.refuse(f"{origin} is a {type(value).__module__}.{type(value).__qualname__}, whose state can't be compared")
 
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
@@ -443,7 +450,9 @@ class ReadSet:
             return
         seen.chains.add(id(chain))
         for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE and (below.used or seen.table is None):
+            if what == ATTRIBUTE and name in _WALKS and kind is Kind.MODULE:
+                self._walk(value, seen.origin)
+            elif what == ATTRIBUTE and (below.used or seen.table is None):
                 self._below(self._attribute(seen, name), below, seen.origin, name)
             elif what == ATTRIBUTE:
                 self._only_stored(seen, name)
@@ -453,6 +462,13 @@ class ReadSet:
             seen.every = True
             for name in seen.before:
                 self._below(self._attribute(seen, name), _USED, seen.origin, name)
+
+    def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """All modules, or all weights, below one are gone through: by torch's own code."""
+        for inner in module.modules():
+            self._hold(inner._modules, Kind.MAPPING, origin, read=True)
+            for table in (inner._parameters, inner._buffers):
+                self.counted.setdefault(id(table), (table, len(table), origin))
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         try:
@@ -471,7 +487,7 @@ class ReadSet:
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
             for name in CALLING:
-                self._attribute(seen, name)
+                self._below(self._attribute(seen, name), _USED, seen.origin, name)
         return seen
 
     def _only_stored(self, seen: Seen, name: str) -> None:
@@ -539,6 +555,12 @@ class ReadSet:
         for place in self.places.values():
             if place.then is MISSING and place.owner is None and place.name not in self.stored:  # a file's name that is made when it is asked for
                 place.then = itself(place.table.get(place.name, MISSING))
+        for name in self._names:
+            if hasattr(torch.Tensor, name):  # a tensor's method, which somebody may replace for all tensors
+                self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))
+        if root := self.root():
+            if not _WALKS.isdisjoint(self.loose):
+                self._walk(root, None)
         done: set[int] = set()
         while self.refused is None:
             new = [seen for key, seen in self.seen.items() if key not in done]
@@ -560,12 +582,13 @@ class ReadSet:
 
     def _read_files(self) -> None:
         """Some file was asked for by a name that isn't known."""
-        self._any_file = False
+        self._any_file, self._lenient = False, True
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and not is_given(name):
                 origin, names = Origin(None, name), vars(module)
                 for attribute in names.keys() & self.loose:
                     self._below(self._place(names, attribute, names[attribute], origin), _USED, origin, attribute)
+        self._lenient = False
 
     def _loose_of(self, cls: type) -> list[str]:
         """The names that are read of whatever which a class of a user's has."""
