@@ -191,6 +191,8 @@ class Recorder(TorchFunctionMode):
             raise CaptureError(f"{name} writes to out=")
         if reason := why_not_static(name, args, kwargs):
             raise CaptureError(reason)
+        if name == "__deepcopy__":  # its memo knows tensors by ids, which others have later
+            args = args[:1]
         if name == "__setitem__":  # the target may be outdated by the very view that is put back
             self._settle(args[0], args[1], args[2])
         mapped = self._map((args, kwargs), name)
@@ -224,6 +226,8 @@ class Recorder(TorchFunctionMode):
         raise CaptureError(f"{name} was given a {type(value).__name__}")
 
     def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if name == "__deepcopy__":
+            func, name, args = torch.Tensor.clone, "clone", args[:1]
         in_place = is_in_place(name) or call[1].get("inplace") is True
         if in_place:
             self._record_in_place(func, name, call, args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 from collections.abc import Callable
@@ -94,6 +95,7 @@ RECORDED: dict[str, Function] = {
     "tuple index": lambda net, x: x[..., None][:, 1:3, 0][torch.tensor([0, 1])],
     "two results and None": lambda net, x: {"a": [net.lin(x), None], "b": (x + 1, 3, "word")},
     "an input and a weight as they are": lambda net, x: (x, net.gain),
+    "deep copies": lambda net, x: copy.deepcopy(net.lin(x)) + copy.deepcopy([x.T, x])[0].T,
     "where": lambda net, x: torch.where(x > 0, net.lin(x), x),
     "keyword input": lambda net, x: F.silu(input=torch.reshape(input=net.lin(x), shape=(8, 4))),
 }
@@ -224,6 +226,13 @@ def test_what_a_trace_would_burn_in_is_refused_and_the_call_is_the_modules_own(n
     assert torch.equal(torch.get_rng_state(), after)
     if "empty" not in name and "object" not in name:
         torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_deep_copy_is_one_of_this_calls_tensor() -> None:
+    """Not of one that had the same id."""
+    _, found = try_record(module(lambda net, x: copy.deepcopy(net.lin(x))), torch.randn(4, 8))
+    assert isinstance(found, Trace)
+    assert [node.target for node in found.graph.nodes if node.op == "call_method"] == ["clone"]
 
 
 class Slot:

@@ -132,7 +132,7 @@ class _Finder:
 
     def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:
         key, origin = (id(table), name), Origin(seen.origin, name)
-        if name in seen.found or seen.every:  # by a name that is computed, code may have asked for what wasn't there yet
+        if name in seen.found or seen.computed:  # by a name that is computed, code may have asked for what wasn't there yet
             if not self._equality.same(now, then):
                 return self._refuse(key, origin)
             if not _tensors_in(now):

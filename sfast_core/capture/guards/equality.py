@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection
 from types import FunctionType
 from typing import Any
@@ -53,6 +54,8 @@ class Equality:
             if kind is Kind.PARTIAL:
                 parts = zip((now.func, now.args, now.keywords), (then.func, then.args, then.keywords), strict=True)
                 return all(self.same(*part, depth + 1) for part in parts)
+            if isinstance(then, weakref.ref):
+                return now() is then() is not None
             if kind is Kind.ASKED:
                 return self.same(answer(now), answer(then), depth + 1)
             if kind is Kind.OBJECT:

@@ -202,11 +202,12 @@ class TensorNote:
 
 
 def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """All of a tensor but its values and where it lies."""
+    """All of a tensor that steers code, but for its values."""
     cls = type(tensor)
     if cls not in (torch.Tensor, torch.nn.Parameter):
         return (cls, id(tensor))
-    return (cls, tensor.shape, tensor.stride(), tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
+    strides = None if tensor.dim() == 4 else tensor.stride()  # the weight store lays these out for convolutions
+    return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 
 def same_value(now: Any, then: Any) -> bool:

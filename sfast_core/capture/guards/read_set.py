@@ -59,6 +59,7 @@ class Seen:
         found: the attributes that are read.
         stored: those that are only set.
         every: whatever attributes there are may be read.
+        computed: attributes that may not be there are asked for, by names that aren't known.
     """
 
     kind: Kind
@@ -73,6 +74,7 @@ class Seen:
     stored: set[str] = field(default_factory=set)
     chains: set[int] = field(default_factory=set)
     every: bool = False
+    computed: bool = False
 
     def get(self) -> Any:
         """The object, or None where it is gone."""
@@ -458,6 +460,7 @@ class ReadSet:
                 self._only_stored(seen, name)
             else:  # what its __getitem__ gives
                 self._loosen(below)
+        seen.computed |= chain.every
         if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
             seen.every = True
             for name in seen.before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +94,11 @@ def called(value: Any) -> Any:
     return value(1.0)
 
 
-SHARED = Box(1.0)
+def led_to(value: Any) -> Any:
+    return value().k
+
+
+SHARED, OTHER = Box(1.0), Box(2.0)
 OBJECT = object()
 
 EQUAL: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
@@ -123,6 +128,7 @@ EQUAL: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
     "namespaces": (types.SimpleNamespace(k=1.0), types.SimpleNamespace(k=1.0), read_k),
     "objects in a list": ([Box(1.0)], [Box(1.0)], lambda value: [box.k for box in value]),
     "the very same": (OBJECT, OBJECT, whole),
+    "weak references to one object": (weakref.ref(SHARED), weakref.ref(SHARED, len), led_to),
 }
 UNEQUAL: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
     "an item": ([1, 2], [1, 3], whole),
@@ -169,6 +175,8 @@ UNEQUAL: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
     "something of which nothing is seen": (object(), object(), whole),
     "another module": (nn.ReLU(), nn.ReLU(), lambda value: value(X)),
     "a class": (Box, Crate, whole),
+    "what a weak reference leads to": (weakref.ref(SHARED), weakref.ref(OTHER), led_to),
+    "a weak reference in a list": ([weakref.ref(SHARED)], [weakref.ref(OTHER)], lambda value: value[0]().k),
 }
 
 
