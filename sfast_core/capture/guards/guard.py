@@ -49,7 +49,7 @@ class Guard:
         self._same = self._equality.same
         root = reads.root()
         own = None if root is None else root.__dict__
-        places = [place for key, place in reads.places.items() if key not in bound and key not in without]
+        places = [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
         self._root_places = [place for place in places if place.table is own]
         for place in self._root_places:
             place.table = None  # it leads to the compiled state, and that to here

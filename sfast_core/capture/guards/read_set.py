@@ -110,13 +110,14 @@ class Asked:
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A name in a table, and what was there."""
+    """A name in a table, and what was there. ``read``: if not, it is a global that is only set."""
 
     table: Any
     name: Any
     then: Any
     origin: Origin | None
     owner: Seen | None = None
+    read: bool = True
 
 
 @dataclass(eq=False)
@@ -151,6 +152,7 @@ class ReadSet:
         exact: the ids of objects that were asked for by identity: no other is as good.
         refused: why what was read can't be compared, or None.
         seen, held, asked, places, functions, classes: what was read, for the guard.
+        spaces: what the classes had of which something was seen.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
@@ -162,6 +164,7 @@ class ReadSet:
         self.places: dict[tuple[int, Any], Place] = {}
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any, list[tuple[Any, Any]], Origin | None]] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
+        self.spaces: dict[type, Table] = {}
         self.cached: dict[int, Any] = {}
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
         self.exact: set[int] = set()
@@ -174,6 +177,7 @@ class ReadSet:
         self._codes = codes
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._classes_seen: set[type] = set()
+        self._spaced: set[type] = set()
         self._receivers: set[tuple[type, int]] = set()
         self._any_file = self._lenient = False
         self._names: set[str] = set()  # in all code that ran
@@ -232,6 +236,9 @@ class ReadSet:
         return plan
 
     def _global(self, names: Table, name: str, chain: Chain, origin: Origin) -> None:
+        if not chain.used:
+            self.places.setdefault((id(names), name), Place(names, name, itself(names.get(name, MISSING)), origin, read=False))
+            return
         value = self._place(names, name, names.get(name, MISSING), origin)
         if value is MISSING:
             value = self._place(vars(builtins), name, vars(builtins).get(name, MISSING), Origin(None, "builtins"))
@@ -305,6 +312,7 @@ class ReadSet:
             self._cache(value, origin)
         elif kind is Kind.CLASS:
             self._classes_seen.add(value)
+            self._space(value)
             for (what, name), below in chain.below.items():
                 if what == ATTRIBUTE:
                     self._attribute_of_class(value, name, below, origin)
@@ -367,7 +375,9 @@ class ReadSet:
     def _place(self, table: Any, name: Any, then: Any, origin: Origin | None, owner: Seen | None = None) -> Any:
         """Note what is at a name, the first time. Returns what was there then."""
         then = itself(then)
-        return self.places.setdefault((id(table), name), Place(table, name, then, origin, owner)).then
+        place = self.places.setdefault((id(table), name), Place(table, name, then, origin, owner))
+        place.read = True
+        return place.then
 
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
         names = vars(module)
@@ -483,6 +493,7 @@ class ReadSet:
         cls = type(value)
         seen = Seen(kind, cls, origin, table, {} if table is None else dict(table))
         self.seen[id(value)] = seen
+        self._space(cls)
         try:  # it may have been made in this call, and then it is to go as ever
             seen.ref = weakref.ref(value, lambda _, before=seen.before: before.clear())  # type: ignore[misc]
         except TypeError:
@@ -492,6 +503,18 @@ class ReadSet:
             for name in CALLING:
                 self._below(self._attribute(seen, name), _USED, seen.origin, name)
         return seen
+
+    def _space(self, cls: type) -> None:
+        """Keep what a class has, and its bases, before code may set some of it."""
+        if cls not in self._spaced:
+            self._spaced.add(cls)
+            for owner in cls.__mro__[:-1]:
+                if owner not in self.spaces and not is_given(owner.__module__):
+                    self.spaces[owner] = dict(vars(owner))
+
+    def note(self, seen: Seen, name: str) -> None:
+        """Have an attribute watched."""
+        self._attribute(seen, name)
 
     def _only_stored(self, seen: Seen, name: str) -> None:
         """An attribute that code sets and that this code doesn't read."""
