@@ -93,6 +93,7 @@ class Engine:
     def renew(self) -> None:
         """In a forked child: another thread may have been in the middle of a call."""
         self._devices, self._last = {}, None
+        self._store.renew()
         self.report.signatures.clear()
 
     def call(

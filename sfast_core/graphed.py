@@ -166,6 +166,8 @@ class GraphedProgram:
             weights = self._store.tensors(self.program.sources, self._device)
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
+        report = self._reporter.report
+        report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes  # laid out again after they were given back
         for source, weight, kind in zip(self.program.sources, weights, self._kinds, strict=True):
             if (now := _kind(weight)) != kind:
                 raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")

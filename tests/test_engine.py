@@ -248,7 +248,7 @@ CHANGES_AT_EACH_CALL: dict[str, tuple[Callable[[nn.Module, int], dict[str, Any]]
 @pytest.mark.parametrize("name", CHANGES_AT_EACH_CALL)
 def test_what_is_different_at_each_call_is_not_traced_for_ever(name: str) -> None:
     change, reason = CHANGES_AT_EACH_CALL[name]
-    handle = compiled(Forward(lambda net, x, options=None: net.lin(x), lin=nn.Linear(4, 4)))
+    handle = compiled(Forward(lambda net, x, options=None: net.lin(x) * getattr(net, "step", 1), lin=nn.Linear(4, 4)))
     for step in range(40):
         check(handle, torch.randn(2, 4), **change(handle.module, step))
     assert calls(handle) == {"traced": 13, "eager": 27}
@@ -311,7 +311,7 @@ def test_a_call_that_changes_its_own_module_stays_eager() -> None:
 
     handle = compiled(Forward(function))
     assert [handle(torch.ones(1)).item() for _ in range(5)] == [1, 2, 3, 4, 5]
-    assert any("the call itself changes the module: steps changed" in reason for reason in reasons(handle))
+    assert any("the call itself changes the module: steps" in reason for reason in reasons(handle))
 
 
 @pytest.mark.parametrize("name", ["kept", "_kept", "buffer"])
@@ -335,7 +335,7 @@ def test_a_tensor_that_a_call_leaves_for_the_next_is_no_weight(name: str) -> Non
         x = torch.full((2, 4), float(step))
         torch.testing.assert_close(handle(x), twin(x))
     assert calls(handle) == {"eager": 4, "traced": 1}
-    assert any(f"the call itself changes the module: {name} is another tensor" in reason for reason in reasons(handle))
+    assert any(f"the call itself changes the module: {'_buffers' if name == 'buffer' else name}" in reason for reason in reasons(handle))
 
 
 def test_what_a_first_call_caches_is_traced_at_the_second() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -109,16 +111,20 @@ def test_graphs_of_weights_that_have_left_the_device_go(pretended: Pretended) ->
     assert not pretended.graphs[ONE].bytes and pretended.graphs[TWO].bytes == handle.engine.report.graph_bytes
 
 
-def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended) -> None:
+@pytest.mark.parametrize("dynamo", [False, True], ids=["", "beside torch.compile"])
+def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended, dynamo: bool) -> None:
+    if dynamo:
+        importlib.import_module("torch._dynamo")
     meeting = threading.Barrier(2)
 
-    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        if torch.overrides._get_current_function_mode_stack():  # while both are recorded
-            meeting.wait(60)
-        y: torch.Tensor = net.lin(x).relu()
-        return y
+    @contextmanager
+    def both_are_recorded(recorder: Any) -> Iterator[None]:
+        meeting.wait(60)
+        yield
+        meeting.wait(60)
 
-    handle, wrong = compiled(forward), list[Exception]()
+    handle, wrong = compiled(), list[Exception]()
+    handle.engine._tracer._leaf_scope = both_are_recorded
 
     def run(device: torch.device) -> None:
         pretended.move(device)
@@ -136,6 +142,7 @@ def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended) -
         thread.join(120)
     assert not wrong and handle.engine.report.calls == {"traced": 2, "replayed": 38}
     assert all(graphs.captures == 1 for graphs in pretended.graphs.values())
+    assert not dynamo or torch._dynamo.eval_frame._stance.stance == "default"
 
 
 def test_restore_reaches_every_device(pretended: Pretended) -> None:

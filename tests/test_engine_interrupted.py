@@ -25,7 +25,7 @@ CORE = str(Path(sfast_core.__file__).parent)
 TORCH = Path(torch.__file__).parent
 #: Whose functions are interrupted: our own and those behind the ``with`` blocks. What a host raises itself comes from its own code.
 OURS = (CORE, contextmanager.__code__.co_filename, torch.no_grad.__init__.__code__.co_filename, str(TORCH / "overrides.py"))
-HOSTS = (str(TORCH / "nn" / "modules"), str(Path(__file__).with_name("models.py")), str(Path(CORE) / "reporter.py"))
+HOSTS = (*(str(TORCH / "nn" / "modules" / name) for name in ("conv.py", "linear.py", "normalization.py")), str(Path(__file__).with_name("models.py")), str(Path(CORE) / "reporter.py"))
 
 
 class HostStops(Exception):
@@ -109,6 +109,7 @@ def interrupted(at: int, error: type[BaseException]) -> str:
     assert held is not None or stop.where.co_flags & inspect.CO_GENERATOR, f"{place} was swallowed"  # Python's own, of a generator that it closes
     engine, report = handle.engine, handle.engine.report
     assert not torch.overrides._get_current_function_mode_stack() and not torch.is_grad_enabled() and gc.isenabled(), place
+    assert sys.getprofile() is None, place
     assert patches.count("on") == patches.count("off"), place
     free = threading.Thread(target=lambda: [on.lock.acquire() and on.lock.release() for on in engine.devices])
     free.start(), free.join(5)

@@ -39,7 +39,7 @@ def keeps_on_the_root(net: nn.Module) -> Undo:
     own = net.attn2.forward
 
     def forward(x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        net.last = own(x, context)
+        net.last = own(x, context) + 0 * getattr(net, "last", 0)
         return net.last
 
     net.attn2.forward = forward

@@ -107,6 +107,8 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "an attribute of another shape": lambda net: setattr(net, "shift", torch.rand(6, 8)),
     "an attribute with the same bits": lambda net: setattr(net, "shift", net.shift.view(torch.int32)),
     "an attribute's dtype in its own memory": lambda net: setattr(net.shift, "data", net.shift.data.view(torch.int32)),
+    "the dtype of a packed one in its own memory": lambda net: setattr(net.k.weight, "data", (net.k.weight.data * 1e-3).int().float().view(torch.int32)),
+    "the dtype of a packed one at the very address": lambda net: setattr(net.k.weight, "data", net.k.weight.data.zero_().view(torch.int32).fill_(2)),
     "in place": lambda net: [parameter.mul_(1.5) for parameter in net.parameters()],
     "channels_last by the module": lambda net: net.to(memory_format=torch.channels_last),
     "vector_to_parameters": lambda net: nn.utils.vector_to_parameters(torch.randn(sum(p.numel() for p in net.parameters())), net.parameters()),
@@ -121,7 +123,7 @@ def test_the_next_result_is_that_of_the_weights_that_are_there(change: str, hand
     assert change == "channels_last by the module" or change.startswith("double") or not torch.equal(before, Net.forward(handle.module, x))
     check(handle), check(handle)
     for parameter in handle.module.parameters():
-        parameter.add_(0.25)
+        parameter.add_(1)
     check(handle)
     assert "the fused forward failed" not in str(dict(handle.engine.report.reasons))
     handle.uninstall()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from ..forks import OwnLock
 from .errors import CaptureError, GradientsRecorded
 
 
@@ -46,29 +42,6 @@ def _dynamo_is_on() -> bool:
     dynamo: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     callback = getattr(dynamo, "get_eval_frame_callback", bool)()
     return callback is not None and not isinstance(callback, bool)
-
-
-@contextmanager
-def as_written() -> Iterator[None]:
-    """Functions and modules that ``torch.compile`` has compiled run as they were written in here: what it makes of them can't be recorded.
-
-    It is a switch of the whole process, so one thread at a time is in here, and other threads' run as they were written too meanwhile.
-    """
-    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # nobody has compiled any
-        yield
-        return
-    with _one_at_a_time().lock:
-        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call]
-        try:
-            with stance:
-                yield
-        finally:
-            stance.__exit__(None, None, None)  # an interruption may have come in front of its own; twice is the same as once
-
-
-@functools.cache
-def _one_at_a_time() -> OwnLock:
-    return OwnLock()
 
 
 def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed: bool) -> torch.device:

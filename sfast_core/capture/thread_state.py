@@ -9,6 +9,7 @@ import contextlib
 import gc
 
 import torch
+from torch.autograd import grad_mode
 from torch.utils._python_dispatch import _pop_mode
 
 from .recorder import Recorder
@@ -48,10 +49,10 @@ def recording() -> bool:
 
 
 def _end_blocks(error: BaseException) -> None:
-    """End the generators behind context managers whose own beginning or end was interrupted: else they would end with the traceback."""
+    """End the blocks whose own beginning or end was interrupted, generators and torch's: else they would end with the traceback."""
     step = error.__traceback__
     while step is not None:
-        if step.tb_frame.f_globals is vars(contextlib):
+        if any(step.tb_frame.f_globals is vars(module) for module in (contextlib, grad_mode)):
             with contextlib.suppress(RuntimeError):  # it is still running
                 step.tb_frame.clear()
         step = step.tb_next

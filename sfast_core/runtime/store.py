@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -26,6 +26,8 @@ from .bound import table_of
 from .memory import Strides, gradients_wanted, is_shared, lay, move, own_copy, parts
 from .saving import PlainWhenSaved, tensor_at
 
+K = TypeVar("K")
+V = TypeVar("V")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -71,6 +73,9 @@ class Store(Protocol):
     def plain(self) -> AbstractContextManager[None]:
         """For the length of a run of the module's own forward the weights have the strides that the module gave them."""
 
+    def renew(self) -> None:
+        """In a forked child: what other threads were doing is done by nobody."""
+
     def lay_plain(self) -> None:
         """Give the weights the strides that the module gave them, at the addresses that graphs read."""
 
@@ -79,6 +84,14 @@ class Store(Protocol):
 
     def restore(self) -> int:
         """Give every adopted parameter plain storage of its own again. Returns how many there were."""
+
+
+class _Lay(NamedTuple):
+    """How a module had a weight."""
+
+    ref: WeightRef
+    shape: torch.Size
+    strides: Strides
 
 
 class WeightStore:
@@ -92,12 +105,11 @@ class WeightStore:
         self._packs: dict[tuple[WeightRef, ...], StorageWeakRef] = {}  # the memory that a group lies in
         self._parts: dict[int, StorageWeakRef] = {}  # that of each of its members; those that are gone drop out
         self._turned: dict[WeightRef, None] = {}  # wanted channels_last
-        self._lay: dict[WeightRef, tuple[torch.Size, Strides]] = {}  # as the module had what was adopted at any time: hosts hold on to such
+        self._lay: dict[tuple[WeightRef, int], _Lay] = {}  # what was adopted at any time, by its module too: hosts hold on to such
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
         self._trained = False
         self._some_turned = self._some_plain = False  # of those that are wanted channels_last
-        self._running = 0  # of the module's own forward
-        self._counting = threading.Lock()
+        self._running: set[object] = set()  # runs of the module's own forward
 
     def may_pack(self, refs: Sequence[WeightRef]) -> bool:
         """Whether these weights may share one storage: each is free, or already in this very group."""
@@ -131,16 +143,19 @@ class WeightStore:
 
         What is written with those in mind (``weight.view(channels, -1)``) works, and the result has the bits and strides that it had without us.
         """
-        with self._counting:
-            self._running += 1
+        run = object()
+        self._running.add(run)
         try:
             if self._some_turned:  # set before it is asked whether somebody runs
                 with self.lock:
                     self.lay_plain()
             yield
         finally:
-            with self._counting:
-                self._running -= 1
+            self._running.discard(run)
+
+    def renew(self) -> None:
+        """In a forked child: what other threads were doing is done by nobody."""
+        self.lock, self._running = threading.RLock(), set()
 
     def lay_plain(self) -> None:
         """Give the weights that are channels_last for programs their own strides, at the addresses that graphs read.
@@ -186,7 +201,8 @@ class WeightStore:
 
         A host that swaps parameters (a LoRA goes, and what it had replaced comes back) may bring such a layout back later: call it again.
         """
-        restored = self._restore(self._lay)
+        self._lay = {place: lay for place, lay in self._lay.items() if lay.ref.owner() is not None}
+        restored = self._restore([lay.ref for lay in self._lay.values()])
         self._group.clear()
         self._turned.clear()
         self._some_turned = self._some_plain = False
@@ -214,16 +230,19 @@ class WeightStore:
         self._adopt((ref,))
         self._when_saved(ref)
         self._some_turned = True
-        self._turned[ref] = None
+        _put(self._turned, ref, None)
         self._nobody_runs()
         tensor = ref.tensor()
         _settle(tensor.device)
         lay(tensor, _channels_last(tensor))
 
     def _pack(self, refs: tuple[WeightRef, ...]) -> torch.Tensor:
+        if len(set(map(_kind, refs))) > 1:
+            raise WeightsChanged(f"the weights {' and '.join(map(str, refs))} are not of one kind any more")
         self._adopt(refs)
         self._nobody_runs()
-        self._group.update(dict.fromkeys(refs, refs))
+        for ref in refs:
+            _put(self._group, ref, refs)
         tensors = [ref.tensor() for ref in refs]
         first, rows = tensors[0], sum(tensor.shape[0] for tensor in tensors)
         packed = torch.empty((rows, *first.shape[1:]), dtype=first.dtype, device=first.device)
@@ -259,9 +278,10 @@ class WeightStore:
         if reason := self._why_not(refs):
             raise WeightsChanged(reason)
         for ref in refs:
-            if ref not in self._lay:
-                tensor = ref.tensor()
-                self._lay[ref] = tensor.shape, tensor.stride()
+            known, tensor = self._lay.get((ref, id(ref.module()))), ref.tensor()
+            if known is None or known.ref.owner() is not ref.owner():
+                _put(self._lay, (ref, id(ref.module())), _Lay(ref, tensor.shape, tensor.stride()))
+            del tensor  # who holds a weight is counted
 
     def _why_not(self, refs: tuple[WeightRef, ...]) -> str | None:
         """Why these weights can't be laid out anew, or None."""
@@ -289,12 +309,12 @@ class WeightStore:
 
     def _own_strides(self, ref: WeightRef, tensor: torch.Tensor) -> Strides:
         """The strides in which the module had the weight; those of a contiguous one where the host has put one of another shape there."""
-        shape, strides = self._lay[ref]
-        return strides if shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
+        lay = self._lay[ref, id(ref.module())]
+        return lay.strides if lay.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
 
-    def _restore(self, refs: Any) -> int:
+    def _restore(self, refs: Iterable[WeightRef]) -> int:
         restored = 0
-        for ref in list(refs):
+        for ref in refs:
             self._group.pop(ref, None)
             self._turned.pop(ref, None)
             tensor = _there(ref)
@@ -314,13 +334,19 @@ class WeightStore:
         if known is None or known[1]() is not module:
             hook = PlainWhenSaved(partial(_lay_plain_of, weakref.ref(self)))
             known = self._hooks[ref.path] = hook, weakref.ref(module), module.register_state_dict_pre_hook(hook)
-        known[0].strides[ref.name] = self._lay[ref][1]
+        known[0].strides[ref.name] = self._lay[ref, id(module)].strides
 
 
 def _lay_plain_of(store: weakref.ref[WeightStore], *_: Any) -> None:
     if (alive := store()) is not None:
         with alive.lock:
             alive.lay_plain()
+
+
+def _put(table: dict[K, V], key: K, value: V) -> None:
+    """Set an item, by this very key: an equal one may lead to a module that is there no more."""
+    table.pop(key, None)
+    table[key] = value
 
 
 def _there(ref: WeightRef) -> torch.Tensor | None:
@@ -348,9 +374,10 @@ def _channels_last(tensor: torch.Tensor) -> Strides:
     return height * width * channels, 1, width * channels, channels
 
 
-def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.device]:
+def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.device, torch.Size]:
+    """What those have in common that may share a storage."""
     tensor = ref.tensor()
-    return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.device
+    return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.device, tensor.shape[1:]
 
 
 def _check(sources: Sequence[WeightSource], device: torch.device) -> None:

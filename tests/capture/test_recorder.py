@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfast_core.capture import CaptureError, Untraceable
+from sfast_core.capture import CaptureError, Trace, Untraceable
 from tests.models import Attention, Forward, TransformerBlock, UNet
-from tests.tracing import check_recording, try_record
+from tests.tracing import check_recording, evaluate, guarded, try_record
 
 Function = Callable[[Any, torch.Tensor], Any]
 
@@ -160,7 +162,8 @@ def stateful(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x + net.table
 
 
-OUTSIDE = torch.randn(4, 8)
+KEPT: dict[str, torch.Tensor] = {"global": torch.randn(4, 8)}
+KEPT["global"].more = torch.randn(4, 8)  # type: ignore[attr-defined]
 REFUSED: dict[str, tuple[Function, str]] = {
     "item": (lambda net, x: x * x.sum().item(), "item reads a tensor's value"),
     "float": (lambda net, x: x * float(x[0, 0]), "reads a tensor's value"),
@@ -175,8 +178,8 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),
     "an own generator": (lambda net, x: x + torch.rand(8, generator=torch.Generator()), "was given a Generator"),
     "out=": (lambda net, x: torch.add(x, 1, out=torch.empty_like(x)), "add writes to out="),
-    "a tensor from outside": (lambda net, x: x + OUTSIDE, "no input, no weight and not computed"),
-    "a tensor in a list": (lambda net, x: x + net._listed[0], "no input, no weight and not computed"),
+    "a tensor that another has as an attribute": (lambda net, x: x + KEPT["global"].more, "no input, no weight and not computed"),
+    "an array's memory": (lambda net, x: x + torch.from_numpy(net._array), "no input, no weight and not computed"),
     "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),
     "new_empty that nobody fills": (lambda net, x: x.new_empty(4, 8), "a kernel that torch doesn't dispatch"),
     "an input in place": (lambda net, x: x.add_(0), "add_ writes to an input"),
@@ -208,7 +211,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
 def test_what_a_trace_would_burn_in_is_refused_and_the_call_is_the_modules_own(name: str) -> None:
     function, words = REFUSED[name]
     net = module(function)
-    net._listed = [torch.randn(8)]
+    net._array = np.ones((4, 8), np.float32)
     x = torch.randn(4, 8)
     random, state = torch.get_rng_state(), {key: value.clone() for key, value in net.state_dict().items()}
     with torch.no_grad():
@@ -221,6 +224,52 @@ def test_what_a_trace_would_burn_in_is_refused_and_the_call_is_the_modules_own(n
     assert torch.equal(torch.get_rng_state(), after)
     if "empty" not in name and "object" not in name:
         torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+class Slot:
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def _closing(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x + tensor
+
+
+#: name: what keeps a tensor, how the forward reads it there, and how another is put in its place
+PLACES: dict[str, tuple[Callable[[torch.Tensor], Any], Function, Callable[[Any, torch.Tensor], object]]] = {
+    "a file's name": (lambda tensor: KEPT.update({"here": tensor}), lambda net, x: x + KEPT["here"], lambda net, other: KEPT.update({"here": other})),
+    "a list": (lambda tensor: [tensor], lambda net, x: x + net.kept[0], lambda net, other: net.kept.__setitem__(0, other)),
+    "a list that is walked": (lambda tensor: [tensor], lambda net, x: sum(net.kept, x), lambda net, other: net.kept.__setitem__(0, other)),
+    "a list in a dict": (lambda tensor: {"a": [tensor]}, lambda net, x: x + net.kept["a"][0], lambda net, other: net.kept.update(a=[other])),
+    "an object": (lambda tensor: SimpleNamespace(t=tensor), lambda net, x: x + net.kept.t, lambda net, other: setattr(net.kept, "t", other)),
+    "a slot": (Slot, lambda net, x: x + net.kept.tensor, lambda net, other: setattr(net.kept, "tensor", other)),
+    "a closure": (_closing, lambda net, x: net.kept(x), lambda net, other: setattr(net.kept.__closure__[0], "cell_contents", other)),
+    "another closure": (_closing, lambda net, x: net.kept(x), lambda net, other: setattr(net, "kept", _closing(other))),
+    "a partial": (
+        lambda tensor: functools.partial(torch.add, tensor),
+        lambda net, x: net.kept(x),
+        lambda net, other: setattr(net, "kept", functools.partial(torch.add, other)),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_tensor_from_elsewhere_is_bound_where_it_was_found(place: str) -> None:
+    """What is written to it is read, and another one in its place is a change."""
+    keeping, reading, put = PLACES[place]
+    tensor, x = torch.randn(4, 8), torch.randn(4, 8)
+    net = module(reading)
+    net.kept = keeping(tensor)
+    result, found, guard = guarded(net, x)
+    assert isinstance(found, Trace), found.reason
+    torch.testing.assert_close(result, x + tensor)
+    tensor.mul_(3)
+    torch.testing.assert_close(evaluate(found.graph, [x])[0], net(x))
+    assert guard.changed(net) is None
+    put(net, tensor.clone())
+    assert guard.changed(net) is not None
 
 
 def test_an_operator_that_writes_to_its_arguments_is_refused() -> None:

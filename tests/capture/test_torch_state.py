@@ -11,8 +11,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sfast_core.capture import CaptureError, Signature, difference, record
+from sfast_core.capture import CaptureError, Signature, difference
 from sfast_core.capture.torch_state import changed_setting, names, torch_state, unusual
+from tests.tracing import try_record
 
 X = torch.zeros(2, 3)
 
@@ -176,9 +177,8 @@ class Switching(torch.nn.Module):
 
 
 def test_a_call_that_leaves_a_setting_changed_leaves_no_trace() -> None:
-    module = Switching()
     with attribute(CUDNN, "benchmark", False):
-        _, trace = record(lambda: module(X), [X], module, torch.device("cpu"))
+        _, trace = try_record(Switching(), X)
     assert getattr(trace, "reason", None) == "the call itself changes PyTorch's setting 'cudnn.benchmark'"
 
 
@@ -190,6 +190,5 @@ class Circular(torch.nn.Module):
 
 
 def test_a_result_that_holds_itself_leaves_no_trace() -> None:
-    module = Circular()
-    result, trace = record(lambda: module(X), [X], module, torch.device("cpu"))
+    result, trace = try_record(Circular(), X)
     assert result[1] is result and getattr(trace, "reason", None) == "the result holds itself, or is too deep"

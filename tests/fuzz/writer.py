@@ -61,11 +61,14 @@ class Writer:
         """One more line of the forward."""
         self.forward.append(text)
 
-    def let(self, expression: str, like: Value, channels: int | None = None, size: int | str | None = None, kind: str = "", own: bool = True, keep: bool = True) -> Value:
-        """A new value of the forward, shaped like ``like`` but for what is said. ``keep``: later steps may use it."""
+    def let(self, expression: str, like: Value, channels: int | None = None, size: int | str | None = None, kind: str = "", own: bool = True, keep: bool | None = True) -> Value:
+        """A new value of the forward, shaped like ``like`` but for what is said. 
+
+        ``keep``: later steps may use it; False: some of them may, None: none.
+        """
         made = Value(self.name("v"), kind or like.kind, channels or like.channels, like.size if size is None else size, own)
         self.line(f"{made.name} = {expression}")
-        if keep:
+        if keep or (keep is False and self.chance(0.15)):  # what is read twice can't be fused away
             self.values.append(made)
         return made
 
@@ -81,10 +84,10 @@ class Writer:
         self.init.append(f"{name} = {expression}")
         return name
 
-    def parameter(self, *shape: int) -> str:
-        """A parameter of the module's own."""
+    def parameter(self, *shape: int, plain: bool = True) -> str:
+        """A parameter of the module's own. ``plain``: or a tensor that is none, which stays in float32."""
         sizes = ", ".join(map(str, shape))
-        return self.attribute(f"nn.Parameter(torch.randn({sizes}) * 0.3)" if self.chance(0.7) else f"torch.randn({sizes}) * 0.3")
+        return self.attribute(f"torch.randn({sizes}) * 0.3" if plain and self.chance(0.3) else f"nn.Parameter(torch.randn({sizes}) * 0.3)")
 
     def linear(self, taken: int, given: int, bias: bool | None = None) -> str:
         """A Linear, now and then one that is there already."""
@@ -113,7 +116,7 @@ class Writer:
         """An expression for a vector of so many channels, for each in the batch."""
         found = self.pick(VECTOR)
         if found is None or self.chance(0.1):
-            return self.parameter(1, channels)
+            return self.parameter(1, channels, plain=False)
         if found.channels == channels:
             return found.name
         return f"{self.linear(found.channels, channels)}({found.name})"

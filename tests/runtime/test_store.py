@@ -11,7 +11,7 @@ from torch import nn
 
 from sfast_core.capture import WeightSource
 from sfast_core.capture.weights import WeightRef, WeightTable
-from sfast_core.runtime.store import WeightsElsewhere, WeightStore
+from sfast_core.runtime.store import WeightsChanged, WeightsElsewhere, WeightStore
 from tests.tracing import CPU
 
 
@@ -174,6 +174,171 @@ def test_which_weights_may_be_packed() -> None:
     net.k.to_empty(device="cpu").weight.data = torch.zeros(6, 8)
     net.k.weight = type("Quantised", (nn.Parameter,), {})(torch.zeros(6, 8))
     assert not store.may_pack([q, k, v])
+
+
+def test_a_group_that_is_packed_may_be_packed_whoever_looks() -> None:
+    net, store = Net().requires_grad_(False), WeightStore()
+    group = refs(net, *QKV)
+    store.tensors([WeightSource(group)], CPU)
+    held = net.k.weight.detach()
+    assert store.may_pack(group)
+    store.restore()
+    assert store.may_pack(group) and held.untyped_storage().nbytes()
+    held = net.k.weight.detach()
+    assert not store.may_pack(group) and not store.may_pack(group[1:2]) and store.may_pack(group[:1])
+
+
+def test_packed_weights_are_looked_up_where_the_pack_has_them() -> None:
+    """One that moved within the pack's memory, one that shares its part, one in other strides: none is taken for the pack."""
+    for change in (
+        lambda net: setattr(net.q.weight, "data", net.k.weight.data[:4]),
+        lambda net: setattr(net.k.weight, "data", net.k.weight.data.as_strided((6, 8), (1, 6))),
+        lambda net: setattr(net.v.weight, "data", net.q.weight.data[2:]),
+    ):
+        net, store = Net().requires_grad_(False), WeightStore()
+        source = packed(net, *QKV)
+        store.tensors([source], CPU)
+        change(net)
+        expected = torch.cat([net.q.weight, net.k.weight, net.v.weight])
+        try:
+            (joined,) = store.tensors([source], CPU)
+        except WeightsChanged as error:
+            assert "others' too" in str(error)
+        else:
+            assert torch.equal(joined, expected)
+
+
+def test_weights_that_differ_in_kind_are_packed_no_more() -> None:
+    for change in (lambda net: net.k.half(), lambda net: setattr(net.k, "weight", nn.Parameter(torch.zeros(6, 7)))):
+        net, store = Net(), WeightStore()
+        source = packed(net, *QKV)
+        store.tensors([source], CPU)
+        change(net)
+        with pytest.raises(WeightsChanged, match="q.weight and k.weight and v.weight are not of one kind any more"):
+            store.tensors([source], CPU)
+
+
+def test_a_weight_of_another_class_is_laid_out_no_more() -> None:
+    net, store = Net(), WeightStore()
+    source = channels_last(net, "conv.weight")
+    store.tensors([source], CPU)
+    net.conv.weight = type("Quantised", (nn.Parameter,), {})(torch.zeros(4, 3, 3, 3))
+    with pytest.raises(WeightsChanged, match="the weight conv.weight is a Quantised"):
+        store.tensors([source], CPU)
+    net.conv.register_parameter("weight", None)
+    del net.conv._parameters["weight"]
+    type(net.conv).weight = property(lambda self: torch.zeros(4, 3, 3, 3))  # type: ignore[assignment, method-assign]
+    try:
+        with pytest.raises(WeightsChanged, match="the weight conv.weight is computed anew each time"):
+            store.tensors([source], CPU)
+    finally:
+        del type(net.conv).weight
+
+
+def test_two_names_for_one_tensor_are_told() -> None:
+    net, store = Net(), WeightStore()
+    sources = [packed(net, "q.weight"), packed(net, "k.weight")]
+    net.k.weight = net.q.weight
+    with pytest.raises(WeightsChanged, match="the weights q.weight and k.weight are one tensor now"):
+        store.tensors(sources, CPU)
+
+
+def test_what_is_turned_lies_plain_between_calls() -> None:
+    net, store = Net().requires_grad_(False), WeightStore()
+    sources = [channels_last(net, "conv.weight"), packed(net, *QKV)]
+    store.tensors(sources, CPU)
+    address, plain, turned = net.conv.weight.data_ptr(), (27, 9, 3, 1), (27, 1, 9, 3)
+    for _ in range(2):
+        store.lay_plain()
+        assert net.conv.weight.stride() == plain
+        with store.pinned(CPU):
+            assert net.conv.weight.stride() == turned
+        with store.plain():
+            assert net.conv.weight.stride() == plain
+            with pytest.raises(WeightsElsewhere, match="at this very moment"), store.pinned(CPU):
+                pass
+        with store.pinned(CPU):
+            assert net.conv.weight.stride() == turned and net.conv.weight.data_ptr() == address
+    store.lay_plain()
+    held = net.conv.weight.detach()
+    with store.pinned(CPU):
+        assert net.conv.weight.stride() == plain
+    with pytest.raises(WeightsChanged, match="the memory of the weight conv.weight is others' too"):
+        store.tensors(sources, CPU)
+    del held
+    store.tensors(sources, CPU)
+    held = net.conv.weight.detach()
+    store.lay_plain()
+    assert net.conv.weight.stride() == turned and held.data_ptr() == address, "it was moved from under whoever holds it"
+
+
+def test_nothing_is_laid_out_while_the_modules_own_forward_runs() -> None:
+    for source in (channels_last, packed):
+        net, store = Net(), WeightStore()
+        sources = [source(net, "conv.weight") if source is channels_last else source(net, *QKV)]
+        with store.plain(), pytest.raises(WeightsElsewhere, match="at this very moment"):
+            store.tensors(sources, CPU)
+        assert net.conv.weight.is_contiguous() and net.q.weight.untyped_storage().resizable()
+        store.tensors(sources, CPU)
+        with store.plain():
+            store.renew()  # in a child of a process whose other thread was here
+            store.tensors(sources, CPU)
+
+
+def test_one_of_another_shape_lies_plain_as_its_own() -> None:
+    net, store = Net(), WeightStore()
+    net.conv.weight.data = torch.randn(3, 4, 3, 3).transpose(0, 1)
+    own = net.conv.weight.stride()
+    store.tensors([channels_last(net, "conv.weight")], CPU)
+    store.lay_plain()
+    assert net.conv.weight.stride() == own
+    net.conv.weight = nn.Parameter(torch.randn(6, 3, 3, 3))
+    store.tensors([channels_last(net, "conv.weight")], CPU)
+    store.lay_plain()
+    assert net.conv.weight.is_contiguous()
+    for other in (nn.Parameter(torch.randn(4, 3)), type("Quantised", (nn.Parameter,), {})(torch.randn(4, 3, 3, 3))):
+        net.conv.weight = other
+        with store.pinned(CPU):
+            assert net.conv.weight is other and other.is_contiguous()
+        store.lay_plain()
+
+
+def test_what_requires_gradients_is_given_back_where_they_are_recorded() -> None:
+    net, store = Net().requires_grad_(False), WeightStore()
+    net.k.weight.requires_grad_(True)
+    sources = [packed(net, *QKV), channels_last(net, "conv.weight"), packed(net, "q.bias")]
+    store.tensors(sources, CPU)
+    store.leave_to_autograd()
+    assert all(weight.untyped_storage().resizable() for weight in (net.q.weight, net.k.weight, net.v.weight))
+    assert not net.conv.weight.is_contiguous(), "nobody wants its gradient"
+    assert store.adopted_bytes == net.conv.weight.nbytes and store.may_pack(refs(net, "q.weight", "v.weight"))
+    with pytest.raises(WeightsChanged, match="the weight k.weight is being trained"):
+        store.tensors(sources, CPU)
+    net.k.weight.requires_grad_(False)
+    store.tensors(sources, CPU)
+    net.conv.weight.requires_grad_(True)
+    store.leave_to_autograd()
+    with store.pinned(CPU):
+        assert net.conv.weight.is_contiguous()
+
+
+def test_the_hook_for_saving_follows_its_module_and_goes() -> None:
+    net, store = Net().requires_grad_(False), WeightStore()
+    convolution = WeightSource(refs(net, "conv.weight"), channels_last=True)
+    store.tensors([convolution], CPU)
+    assert len(net.conv._state_dict_pre_hooks) == 1 and net.conv.state_dict()["weight"].is_contiguous()
+    store.tensors([convolution], CPU)
+    assert len(net.conv._state_dict_pre_hooks) == 1
+    before, net.conv = net.conv, nn.Conv2d(3, 4, 3).requires_grad_(False)
+    store.tensors([channels_last(net, "conv.weight"), packed(net, *QKV)], CPU)
+    assert net.conv.state_dict()["weight"].is_contiguous()
+    with store.pinned(CPU):
+        assert not net.conv.weight.is_contiguous()
+    store.restore()
+    assert not net.conv._state_dict_pre_hooks and net.conv.weight.is_contiguous() and before.weight.is_contiguous()
+    net.q = nn.Linear(8, 4)
+    store.tensors([packed(net, *QKV)], CPU)
+    assert store.adopted_bytes == 4 * 8 * 12 and store.restore() == 3 and net.q.weight.untyped_storage().resizable()
 
 
 def test_a_weight_on_another_device_is_told_before_anything_is_laid_out() -> None:

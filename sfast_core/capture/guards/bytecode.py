@@ -19,7 +19,7 @@ ATTRIBUTE, ITEM = "attribute", "item"
 _ATTRIBUTES = (ATTRIBUTE, "__dict__")
 _DEEPEST = 8  # a chain of attributes that is longer (a linked list in a loop) counts as unknown
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
-_MUTATORS = frozenset(
+MUTATORS = frozenset(
     "append appendleft extend extendleft insert add update clear remove discard sort reverse rotate __setitem__ write".split()
 )
 _NO_EFFECT = frozenset(
@@ -32,6 +32,9 @@ _CONSTANTS = frozenset("LOAD_CONST LOAD_CONST_IMMORTAL LOAD_CONST_MORTAL LOAD_SM
 _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
 _CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD CALL_KW CALL_FUNCTION_KW".split())
 _DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+#: Functions of Python's own that read all of what they are given.
+_WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
+_WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
 _BY_STRING = frozenset({"attrgetter", "methodcaller", "__getattribute__", "__getattr__"})
 _LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
 
@@ -46,17 +49,18 @@ class Chain:
         written: the methods by which something is put into it, ``__setitem__`` for an item.
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
+        identity: it is asked which object is there.
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
-    __slots__ = ("attributes_of", "below", "content", "depth", "every", "loaded", "stored", "written")
+    __slots__ = ("attributes_of", "below", "content", "depth", "every", "identity", "loaded", "stored", "written")
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
-        self.content = self.loaded = self.stored = self.every = False
+        self.content = self.loaded = self.stored = self.every = self.identity = False
 
     def at(self, key: Key) -> Chain | None:
         """What is read at ``key`` below; None where that is too deep."""
@@ -77,7 +81,7 @@ class Chain:
     @property
     def followed(self) -> bool:
         """Whether something is read of, or put into, what is there."""
-        return bool(self.below) or self.content or bool(self.written) or self.every
+        return bool(self.below) or self.content or bool(self.written) or self.every or self.identity
 
 
 @dataclass
@@ -153,9 +157,10 @@ class _Reader:
             if before == {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}:
                 break
         if self._listings:
-            self._reads.dynamic = True
+            read_everything(self._reads)
+        if not _WHOLE.isdisjoint(self._code.co_names) or not _WHOLE_GLOBALS.isdisjoint(self._reads.globals):
             for chain in (*self._reads.variables.values(), *self._reads.globals.values()):
-                _read_every(chain)
+                _read_every(chain, only_used=True)
         self._reads.words.update(_identifiers(self._code.co_consts))
         if not _BY_STRING.isdisjoint(self._code.co_names):
             self._reads.loose |= self._reads.words
@@ -227,11 +232,18 @@ class _Reader:
             self._escape_all()
 
     def _identities(self, name: str) -> None:
-        """Something is compared with None or by identity: nothing below it is read."""
-        self._pop()
+        """Something is compared with None, or with another object by identity: nothing below it is read."""
+        values = [self._pop()]
         if name == "IS_OP":
-            self._pop()
+            values.append(self._pop())
             self._stack.append(_UNKNOWN)
+            if not any(value.is_constant for value in values):
+                self._identify(values)
+
+    def _identify(self, values: list[_Value]) -> None:
+        for value in values:
+            for chain in value.chains:
+                chain.identity = True
 
     def _contains(self) -> None:
         of, key = self._pop(), self._pop()
@@ -267,13 +279,18 @@ class _Reader:
         if called.builtin == "super" and not arguments and "__class__" in self._code.co_freevars:
             self._stack.append(self._first_argument())
             return
+        if called.builtin == "id":
+            self._identify(arguments)
         if called.builtin == "vars" and len(arguments) == 1:
             self._every(arguments[0])
         elif called.builtin in _LISTING:
             self._listings += 1
         for argument in arguments:
             self._escape(argument)
-        if called.method in _MUTATORS:
+            if called.method == "format":  # of a string
+                for chain in argument.chains:
+                    chain.every = True
+        if called.method in MUTATORS:
             for chain in called.chains:
                 chain.written.add(str(called.method))
         else:
@@ -326,7 +343,7 @@ class _Reader:
 
     def _assign(self, name: str, value: _Value) -> None:
         chains, unknown = self._variables.get(name, ({}, False))
-        if value.method is not None:
+        if value.method is not None or value.builtin is not None:
             self._escape(value)
             value = _UNKNOWN
         self._variables[name] = ({**chains, **{id(chain): chain for chain in value.chains}}, unknown or value.unknown or not value.chains)
@@ -334,21 +351,24 @@ class _Reader:
     def _load_global(self, name: str) -> None:
         chain = self._reads.globals.setdefault(name, Chain())
         chain.loaded = True
-        builtin = name if name in _DYNAMIC or name in _LISTING or name == "super" else None
+        builtin = name if name in _DYNAMIC or name in _LISTING or name in ("super", "id") else None
         self._stack.append(_Value((chain,), builtin=builtin))
 
     def _attribute(self, of: _Value, name: str, is_method: bool = False) -> _Value:
+        if of.is_constant and isinstance(of.constant, str) and name in ("format", "format_map"):
+            return _Value(unknown=True, method="format")
         if of.unknown or not of.chains or of.method is not None:
             self._reads.loose.add(name)
         if of.method is not None:
             self._escape(of)
             return _UNKNOWN
-        if name == "__dict__" and of.unknown:
+        if (name == "__dict__" and of.unknown) or name in _DYNAMIC or name in _LISTING:  # builtins.getattr
             self._listings += 1
         for chain in of.chains:
             if chain.attributes_of is not None:
                 chain.attributes_of.every = True
-        if is_method and name in _MUTATORS:
+        if is_method and name in MUTATORS:
+            self._loaded(of, (ATTRIBUTE, name))
             return _Value(of.chains, of.unknown, method=name)
         return self._loaded(of, (ATTRIBUTE, name))
 
@@ -407,10 +427,17 @@ class _Reader:
         self._stack.clear()
 
 
-def _read_every(chain: Chain) -> None:
-    chain.every = True
+def read_everything(reads: CodeReads) -> None:
+    """Note that attributes by names that aren't known are read of whatever the code knows."""
+    for chain in (*reads.variables.values(), *reads.globals.values()):
+        _read_every(chain)
+    reads.dynamic = True
+
+
+def _read_every(chain: Chain, only_used: bool = False) -> None:
+    chain.every = chain.every or chain.content or not only_used
     for below in chain.below.values():
-        _read_every(below)
+        _read_every(below, only_used)
 
 
 def _pair(step: dis.Instruction) -> tuple[str, str]:

@@ -127,12 +127,12 @@ class _Finder:
                 continue
             for name in {**before, **table}:
                 now, then = table.get(name, MISSING), before.get(name, MISSING)
-                if now is not then and name in self._reads.stored and not (is_root and name in _OURS):
+                if now is not then and not (is_root and name in _OURS):
                     self._attribute(seen, name, now, then, table)
 
     def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:
         key, origin = (id(table), name), Origin(seen.origin, name)
-        if name in seen.found:
+        if name in seen.found or seen.every:  # by a name that is computed, code may have asked for what wasn't there yet
             if not self._equality.same(now, then):
                 return self._refuse(key, origin)
             if not _tensors_in(now):

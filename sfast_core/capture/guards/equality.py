@@ -22,7 +22,7 @@ class Equality:
     """
 
     def __init__(self, reads: ReadSet, fixed: Collection[int] = ()) -> None:
-        self._fixed = fixed
+        self._fixed = frozenset(fixed) | reads.exact
         self._held = {key: held.before for key, held in reads.held.items()}
         self._seen = reads.seen
         self._functions = {key: entry[1:5] for key, entry in reads.functions.items()}
@@ -38,6 +38,8 @@ class Equality:
             return False
         kind = kind_of(then)
         try:
+            if not self._same_attributes(now, then, kind, depth + 1):
+                return False
             if kind is Kind.VALUE:
                 return same_value(now, then)
             if kind is Kind.TENSOR:
@@ -62,7 +64,7 @@ class Equality:
     def same_items(self, now: Any, before: Any, kind: Kind, depth: int = 0) -> bool:
         """Whether a container has in it what was in it ``before``: a list, keys and values, or a set."""
         if kind is Kind.SET:
-            return len(now) == len(before) and all(item in now for item in before)
+            return len(now) == len(before) and {(type(item), item) for item in now} == {(type(item), item) for item in before}
         if kind is Kind.SEQUENCE:
             return len(now) == len(before) and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))
         keys, values = before
@@ -71,7 +73,16 @@ class Equality:
             self.same(a, key, depth) and self.same(b, value, depth) for (a, b), key, value in zip(items, keys, values, strict=True)
         )
 
+    def _same_attributes(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
+        """Whether two values that are compared by what they are have been given the same attributes."""
+        if kind is Kind.OBJECT or type(then).__dictoffset__ == 0:
+            return True
+        mine, theirs = vars(now), vars(then)
+        return mine.keys() == theirs.keys() and all(self.same(mine[name], value, depth) for name, value in theirs.items())
+
     def _same_content(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
+        if getattr(now, "maxlen", None) != getattr(then, "maxlen", None):  # of a deque
+            return False
         before = self._held.get(id(then))
         if before is None:
             items = list(then.items()) if kind is Kind.MAPPING else []
@@ -95,7 +106,7 @@ class Equality:
 
     def _same_object(self, now: Any, then: Any, depth: int) -> bool:
         seen = self._seen.get(id(then))
-        if seen is None or seen.get() is not then:
+        if seen is None or seen.get() is not then or not seen.found:  # of which nothing is read, that is told by which it is
             return False
         return all(self.same(_attribute(now, name), value, depth) for name, value in seen.found.items())
 

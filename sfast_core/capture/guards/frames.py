@@ -43,16 +43,21 @@ class _Profiled(Unwatched):
     def __init__(self, started: Started) -> None:
         self._read: dict[str, bool] = {}
         self._started = started
+        self._before: Any = None
+        self._on = False
 
     def __enter__(self) -> _Profiled:
         self._before = sys.getprofile()
         if self._before is not None and not callable(self._before):  # cProfile's, which nothing but itself can put back
             raise NotWatched("a profiler of C's is at work")
+        self._on = True
         sys.setprofile(self._event)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        sys.setprofile(self._before)
+        if self._on:
+            sys.setprofile(self._before)
+            self._on = False
 
     def pause(self) -> None:
         """Stop watching for a moment."""
@@ -131,5 +136,9 @@ def watched(started: Started) -> Iterator[Pausing]:
     Raises:
         NotWatched: it can't be.
     """
-    with (_Monitored if hasattr(sys, "monitoring") else _Profiled)(started) as watch:
-        yield watch
+    watch = (_Monitored if hasattr(sys, "monitoring") else _Profiled)(started)
+    try:
+        with watch:
+            yield watch
+    finally:
+        watch.__exit__()  # an interruption may have come in front of its own; twice is the same as once

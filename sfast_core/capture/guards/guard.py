@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import weakref
 from collections.abc import Collection
 from types import MappingProxyType
 from typing import Any
@@ -86,7 +87,10 @@ class Guard:
             elif held.kind is Kind.SEQUENCE:
                 held.before = list(map(self._noted, held.before))
         for asked in reads.asked.values():
-            asked.then = self._noted(asked.then)
+            if isinstance(asked.of[0], weakref.ref):  # it leads to one object for ever: whether that is gone is all to ask
+                asked.ask, asked.then = _leads_somewhere, asked.then is not None
+            else:
+                asked.then = self._noted(asked.then)
         for seen in reads.seen.values():
             seen.before.clear()  # its weak reference's callback has it too
             seen.parts = []
@@ -242,6 +246,10 @@ def _of_lists(values: list[list[Any]]) -> Any:
 
 def _of_dicts(values: list[dict[Any, Any]]) -> Any:
     return itertools.chain(itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values)))
+
+
+def _leads_somewhere(ref: weakref.ref[Any]) -> bool:
+    return ref() is not None
 
 
 def _has_notes(held: Held) -> bool:

@@ -141,8 +141,6 @@ def _kind_of_object(value: Any, cls: type) -> Kind:
         return Kind.SAME
     if cls.__dictoffset__ != 0 or _slots(cls):
         return Kind.OBJECT
-    if cls.__flags__ & (1 << 9):  # made by a class statement, without attributes
-        return Kind.OBJECT
     return Kind.STATEFUL if hasattr(cls, "__next__") else Kind.OPAQUE
 
 
@@ -151,7 +149,7 @@ def _kind_of_numpy(value: Any, cls: type) -> Kind:
         if getattr(value.dtype, "hasobject", False) or value.nbytes > _ARRAY_BYTES:
             return Kind.OPAQUE
         return Kind.ASKED
-    return Kind.STATEFUL if cls.__module__.startswith("numpy.random") else Kind.SAME
+    return Kind.STATEFUL if str(cls.__module__).startswith("numpy.random") else Kind.SAME
 
 
 def is_object(value: Any) -> bool:
@@ -189,7 +187,7 @@ def answer(value: Any) -> Any:
     if isinstance(value, contextvars.ContextVar):
         return value.get(None)
     if isinstance(value, weakref.ref):
-        return value()
+        return value() is not None  # it never leads to another object, and what it leads to isn't held here
     if hasattr(value, "dtype"):
         return (str(value.dtype), value.shape, value.tobytes())
     return bytes(value)
@@ -213,7 +211,7 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     cls = type(tensor)
     if cls not in (torch.Tensor, torch.nn.Parameter):
         return (cls, id(tensor))
-    return (cls, tensor.shape, tensor.dtype, tensor.layout, tensor.is_conj(), tensor.is_neg())
+    return (cls, tensor.shape, tensor.stride(), tensor.dtype, tensor.layout, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 
 def same_value(now: Any, then: Any) -> bool:
@@ -224,6 +222,6 @@ def same_value(now: Any, then: Any) -> bool:
         return bool(now.hex() == then.hex())
     if isinstance(then, complex):
         return (now.real.hex(), now.imag.hex()) == (then.real.hex(), then.imag.hex())
-    if isinstance(then, slice):
+    if isinstance(then, (slice, range)):
         return all(map(same_value, (now.start, now.stop, now.step), (then.start, then.stop, then.step)))
     return bool(now == then)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .bytecode import ATTRIBUTE, ITEM, Chain, CodeReads, reads_of
+from .bytecode import ATTRIBUTE, ITEM, MUTATORS, Chain, CodeReads, read_everything, reads_of
 from .given import is_given, is_ours, is_read, itself
 from .kinds import Kind, answer, carried, kind_of
 from .origin import Origin
@@ -33,6 +33,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
+_BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 _IMPORTS = frozenset({"import_module", "__import__"})
 _PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
@@ -141,6 +142,7 @@ class ReadSet:
         codes: what is known of code from other calls.
 
     Attributes:
+        exact: the ids of objects that were asked for by identity: no other is as good.
         refused: why what was read can't be compared, or None.
         seen, held, asked, places, functions, classes: what was read, for the guard.
         words: strings among the constants of the code that ran.
@@ -157,6 +159,7 @@ class ReadSet:
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any, list[tuple[Any, Any]], Origin | None]] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
         self.cached: dict[int, Any] = {}
+        self.exact: set[int] = set()
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._loose_names: dict[type, list[str]] = {}
@@ -201,6 +204,8 @@ class ReadSet:
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads = self._codes.of(code)
+        if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
+            read_everything(reads)
         plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every))
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
@@ -265,14 +270,18 @@ class ReadSet:
         kind = self._kinds.get(cls)
         if kind is None:
             kind = kind_of(value)
-            if not cls.__module__.startswith("numpy"):  # an array's depends on its size
+            if not str(cls.__module__).startswith("numpy"):  # an array's depends on its size
                 self._kinds[cls] = kind
         return kind
 
     def _see(self, value: Any, chain: Chain, origin: Origin | None) -> None:
         """Note of ``value`` what ``chain`` says that is read."""
         value = itself(value)
+        if chain.identity:
+            self.exact.add(id(value))
         kind = self._kind(value)
+        if chain.below and kind is not Kind.OBJECT and kind is not Kind.MODULE:
+            self._given_attributes(value, chain, origin)
         if kind in _PLAIN:
             return
         if kind in (Kind.OBJECT, Kind.MODULE):
@@ -299,7 +308,7 @@ class ReadSet:
         elif kind is Kind.ASKED:
             then = answer(value)
             self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))
-            self._see(then, chain, origin)
+            self._see(value() if isinstance(value, weakref.ref) else then, chain, origin)
         elif kind is Kind.SAME:
             if isinstance(value, (operator.attrgetter, operator.methodcaller)):
                 self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))
@@ -311,6 +320,15 @@ class ReadSet:
                 self._see(inner, _USED, origin)
         elif kind is Kind.STATEFUL or chain is not _USED:
             self.refuse(f"{origin} is a {type(value).__module__}.{type(value).__qualname__}, whose state can't be compared")
+
+    def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
+        """Attributes that somebody has put on a tensor, a number, a list of a class of its own."""
+        table = getattr(value, "__dict__", None) if type(value).__dictoffset__ else None
+        if type(table) is not dict or isinstance(value, (type, ModuleType, FunctionType)):
+            return
+        for (what, name), below in chain.below.items():
+            if what == ATTRIBUTE and (name in table or not hasattr(type(value), name)):
+                self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         value = self._class_attribute(cls, name, origin)
@@ -377,7 +395,7 @@ class ReadSet:
             self._any_file = True
             self._loosen(chain)
             return
-        attributes = any(what == ATTRIBUTE for what, _ in chain.below)
+        attributes = any(what == ATTRIBUTE and name not in MUTATORS for what, name in chain.below)
         if chain.content or chain.every or attributes:
             self._hold(value, kind, origin, read=True)
         elif chain.written:

@@ -45,6 +45,9 @@ class DynamicStore:
         """Nothing was laid out anew."""
         return nullcontext()
 
+    def renew(self) -> None:
+        """There are no locks."""
+
     def lay_plain(self) -> None:
         """Nothing was laid out anew."""
 

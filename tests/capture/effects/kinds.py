@@ -44,6 +44,8 @@ COUNTERS = {
     "an attribute that only others read": Effect("self.n += 1\nreturn self.linear(x)", "self.n = 0", side="m.n"),
     "a float attribute": Effect("self.n += 0.5\nreturn x * self.n", "self.n = 0.0", side="m.n"),
     "an attribute by setattr": Effect("setattr(self, 'n', getattr(self, 'n') + 1)\nreturn x * self.n", "self.n = 0", side="m.n"),
+    "an attribute by a computed name": Effect("n = f'n{len(x)}'\nsetattr(self, n, getattr(self, n) + 1)\nreturn x * getattr(self, n)", "self.n2 = 0", side="m.n2"),
+    "an attribute by a name that it is given": Effect("setattr(self, self.n, getattr(self, self.n) + 1)\nreturn x * self.step", "self.n, self.step = 'step', 0", side="m.step"),
     "an attribute by __dict__": Effect("self.__dict__['n'] = self.__dict__['n'] + 1\nreturn x * self.n", "self.n = 0", side="m.n"),
     "an attribute by vars().update": Effect("vars(self).update(n=self.n + 1)\nreturn x * self.n", "self.n = 0", side="m.n"),
     "an attribute by object.__setattr__": Effect("object.__setattr__(self, 'n', self.n + 1)\nreturn x * self.n", "self.n = 0", side="m.n"),
@@ -153,6 +155,9 @@ CACHES = {
                                         side="m._prev"),
     "the previous input": Effect("y = x + self.prev\nself.prev = x\nreturn y", "self.prev = torch.zeros(2, 8)", side="m.prev"),
     "a previous output in a buffer": Effect("y = self.linear(x) + self.prev\nself.prev = y\nreturn y", "self.register_buffer('prev', torch.zeros(2, 8))", side="m.prev"),
+    "a previous output in a buffer registered anew": Effect("y = self.linear(x) + self.prev\nself.register_buffer('prev', y)\nreturn y",
+                                                            "self.register_buffer('prev', torch.zeros(2, 8))", side="m.prev"),
+    "a previous output by a computed name": Effect("n = f'prev{len(x)}'\ny = self.linear(x) + getattr(self, n, 0)\nsetattr(self, n, y)\nreturn y", side="m.prev2"),
     "a previous output in a dict": Effect("y = self.linear(x) + self.c.get('k', 0)\nself.c['k'] = y\nreturn y", "self.c = {}", side="m.c"),
     "a previous output in a list": Effect("y = self.linear(x) + self.c[0]\nself.c[0] = y\nreturn y", "self.c = [0.0]", side="m.c"),
     "a previous output in an object": Effect("y = self.linear(x) + self.box.k\nself.box.k = y\nreturn y", "self.box = Box(0.0)", side="m.box.k"),
@@ -193,6 +198,8 @@ _STORE = "class Store:\n    def __init__(self): self.maps = []\n    def __call__
 
 KEPT = {
     "features": Effect("y = self.linear(x)\nself.features = y\nreturn torch.tanh(y)", "self.features = None", side="m.features", fused=True),
+    "features by a computed name": Effect("y = self.linear(x)\nsetattr(self, f'features{len(x)}', y)\nreturn torch.tanh(y)", side="m.features2"),
+    "features in a buffer registered anew": Effect("y = self.linear(x)\nself.register_buffer('features', y)\nreturn torch.tanh(y)", side="m.features"),
     "features that are the result": Effect("self.features = self.linear(x)\nreturn self.features", "self.features = None", side="m.features"),
     "three that nothing reads": Effect("self._a = self.linear(x)\nself._b = self._a * 2\nself._c = x\nreturn torch.tanh(self._b)", side="(m._a, m._b, m._c)", fused=True),
     "a view of another": Effect("y = self.linear(x)\nself.half = y[:, :4]\nreturn torch.tanh(y)", "self.half = None", side="m.half"),

@@ -57,7 +57,8 @@ class _Backend:
     def __init__(self) -> None:
         self.free = 1000 * MB
 
-    def capture(self, run: Callable[[], None], alone: bool = False) -> _Replay:
+    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> _Replay:
+        (warm_up or run)()
         run()
         self.free -= 100 * MB
         return _Replay(run)

@@ -1,4 +1,4 @@
-"""Changes that the guard does not notice yet. Each is to become one of the tests beside; an unexpected pass says that it can."""
+"""Changes by ways that are easily overlooked: names that look like others', identity, what others have put on a value, code of Python's own."""
 
 from __future__ import annotations
 
@@ -144,8 +144,13 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
 }
 
 
-@pytest.mark.xfail(strict=True, reason="not noticed yet")
-@pytest.mark.parametrize("name", CASES)
+#: What a set's order is depends on how it was made, and whether a weight wants a gradient steers training alone.
+UNNOTICED = {"a set's order", "whether a parameter wants a gradient"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="not noticed") if name in UNNOTICED else ()) for name in CASES]
+)
 def test_a_change_that_steers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forward, first, change = CASES[name]
     monkeypatch.setattr(other, "update", lambda x: x * 2)
@@ -170,7 +175,6 @@ class Child(nn.Module):
         return x * self.root().k  # type: ignore[misc,union-attr]
 
 
-@pytest.mark.xfail(strict=True, reason="what a weak reference leads to is held")
 def test_a_model_that_a_child_refers_to_weakly_is_freed_at_once() -> None:
     import gc
 
@@ -194,7 +198,6 @@ def test_a_model_that_a_child_refers_to_weakly_is_freed_at_once() -> None:
         gc.enable()
 
 
-@pytest.mark.xfail(strict=True, reason="what a weak reference leads to is held")
 def test_what_the_model_refers_to_weakly_may_go() -> None:
     token = Token()
     net: Any = Forward(lambda net, x: x * 2 if net.value() is None else x)
