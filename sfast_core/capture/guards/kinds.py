@@ -152,6 +152,11 @@ def _kind_of_numpy(value: Any, cls: type) -> Kind:
     return Kind.STATEFUL if str(cls.__module__).startswith("numpy.random") else Kind.SAME
 
 
+def is_object(value: Any) -> bool:
+    """Whether a value is an object of a class that Python code defines: what is done with it shows in code that runs."""
+    return kind_of(value) in (Kind.OBJECT, Kind.MODULE)
+
+
 def _slots(cls: type) -> bool:
     return any("__slots__" in vars(base) for base in cls.__mro__)
 

@@ -153,6 +153,8 @@ class ReadSet:
         refused: why what was read can't be compared, or None.
         seen, held, asked, places, functions, classes: what was read, for the guard.
         spaces: what the classes had of which something was seen.
+        words: strings among the constants of the code that ran.
+        receivers: the classes whose methods ran.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
@@ -178,7 +180,8 @@ class ReadSet:
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._classes_seen: set[type] = set()
         self._spaced: set[type] = set()
-        self._receivers: set[tuple[type, int]] = set()
+        self.receivers: set[tuple[type, int]] = set()
+        self.words: set[str] = set()
         self._any_file = self._lenient = False
         self._names: set[str] = set()  # in all code that ran
         self._items = 0
@@ -218,6 +221,7 @@ class ReadSet:
         plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every))
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
+        self.words |= reads.words
         self.stored |= reads.stored | reads.stored_globals
         self._names.update(code.co_names)
         if reads.dynamic:
@@ -269,9 +273,9 @@ class ReadSet:
     def _receiver(self, value: Any, code: CodeType) -> None:
         """Which class has the method that runs."""
         cls = value if isinstance(value, type) else type(value)
-        if (cls, id(code)) in self._receivers:
+        if (cls, id(code)) in self.receivers:
             return
-        self._receivers.add((cls, id(code)))
+        self.receivers.add((cls, id(code)))
         if not is_given(cls.__module__):
             self._class_attribute(cls, code.co_name, Origin(None, cls.__qualname__))
 
@@ -625,10 +629,10 @@ class ReadSet:
 
     def _drop_gone(self) -> None:
         """Objects that were made in this call, and are gone: only this set knows them."""
-        gone = {id(seen) for seen in self.seen.values() if _is_gone(seen)}
-        self.seen = {key: seen for key, seen in self.seen.items() if id(seen) not in gone}
-        self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) not in gone}
-        self.asked = {key: asked for key, asked in self.asked.items() if id(asked.of[-1]) not in gone}
+        self.seen = {key: seen for key, seen in self.seen.items() if not _is_gone(seen)}
+        there = set(map(id, self.seen.values()))  # without those in whose memory a later object was made
+        self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) in there}
+        self.asked = {key: asked for key, asked in self.asked.items() if not isinstance(asked.of[-1], Seen) or id(asked.of[-1]) in there}
         alive = len(self.held) + 1
         while len(self.held) < alive:  # one that is gone held others
             alive = len(self.held)
