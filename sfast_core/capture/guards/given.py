@@ -22,7 +22,8 @@ _STANDARD = tuple(
     {str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib")} | {str(Path(os.__file__).parent) + os.sep}
 )
 _PACKAGES = ("site-packages", "dist-packages")
-_STEERING = ("os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
+IMPORTING = os.path.join("importlib", "__init__.py")
+_STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
 
 
 _FROZEN = ("<frozen os>",)
