@@ -14,8 +14,9 @@ import torch
 _GIVEN = sys.stdlib_module_names | {"torch", "numpy", "triton", "functorch", "sympy"}
 _MARK = "_fast_compile_stands_for"
 
-_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+# As the code that lies there names its files, links and all: a host's folder of extensions may have but a link to this.
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _LAYERS = tuple(_TORCH + part.replace("/", os.sep) for part in ("nn/modules/", "nn/functional.py", "nn/utils/"))
 _CALLING = _TORCH + os.path.join("nn", "modules", "module.py")  #: what this reads of each module, its call, is known beforehand
 _STANDARD = tuple(
