@@ -418,3 +418,12 @@ def test_neither_a_store_nor_what_it_bound_keeps_a_module_alive() -> None:
         assert [ref() for ref in alive] == [None] * 4 and store.adopted_bytes == 0 and store.restore() == 0
     finally:
         gc.enable()
+
+
+def test_after_a_restore_nothing_is_known_of_modules_that_are_gone() -> None:
+    net, store = Net(), WeightStore()
+    store.tensors([packed(net, *QKV)], CPU)
+    net.k = nn.Linear(8, 6)
+    assert not store.may_pack(refs(net, "k.weight", "v.weight"))
+    store.restore()
+    assert store.may_pack(refs(net, "k.weight", "v.weight")) and store.adopted_bytes == 0
