@@ -427,3 +427,16 @@ def test_after_a_restore_nothing_is_known_of_modules_that_are_gone() -> None:
     assert not store.may_pack(refs(net, "k.weight", "v.weight"))
     store.restore()
     assert store.may_pack(refs(net, "k.weight", "v.weight")) and store.adopted_bytes == 0
+
+
+def test_inference_tensors_stay_laid_out_where_gradients_are_recorded() -> None:
+    with torch.inference_mode():
+        net = Net()
+    store = WeightStore()
+    sources = [packed(net, *QKV), channels_last(net, "conv.weight")]
+    store.tensors(sources, CPU)
+    adopted = store.adopted_bytes
+    store.leave_to_autograd()
+    assert net.q.weight.requires_grad and store.adopted_bytes == adopted
+    net.k.weight = nn.Parameter(torch.randn(6, 8), requires_grad=False)
+    store.tensors(sources, CPU)
