@@ -99,6 +99,7 @@ class _Finder:
         self._reads = reads
         self._read_tensors = read_tensors
         self._equality = Equality(reads)
+        self._exact = Equality(reads, exact=True)  # to whoever finds it later, another call's tensor is another
         self._effects = Effects()
         self._wrong: list[str] = []
         self._places: set[tuple[int, Any]] = set()
@@ -135,7 +136,7 @@ class _Finder:
         if name in seen.found or seen.computed:  # by a name that is computed, code may have asked for what wasn't there yet
             if not self._equality.same(now, then):
                 return self._refuse(key, origin)
-            if not _tensors_in(now):
+            if self._exact.same(now, then):
                 return
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
@@ -146,7 +147,7 @@ class _Finder:
     def _container(self, held: Held) -> None:
         key = (id(held.value), None)
         if held.kind is Kind.SET or type(held.value) not in (list, dict):
-            if not self._equality.same_items(held.value, held.before, held.kind):
+            if not self._exact.same_items(held.value, held.before, held.kind):
                 self._refuse(key, held.origin)
         elif held.kind is Kind.SEQUENCE:
             self._list(held, key)
@@ -162,8 +163,7 @@ class _Finder:
         if len(now) == len(before) and all(map(operator.is_, now, before)):
             return
         if held.read:
-            replaced = (was for is_now, was in zip(now, before, strict=False) if is_now is not was)
-            if not self._equality.same_items(now, before, held.kind) or any(isinstance(was, torch.Tensor) for was in replaced):
+            if not self._exact.same_items(now, before, held.kind):
                 self._refuse(key, held.origin)
             return
         new = now[len(before) :]
@@ -188,12 +188,12 @@ class _Finder:
         for key, place in reads.places.items():
             if place.owner is None and place.table is not None:
                 now = itself(place.table.get(place.name, MISSING))
-                if now is not place.then and not self._equality.same(now, place.then):
+                if now is not place.then and not self._exact.same(now, place.then):
                     self._refuse(key, Origin(place.origin, place.name))
         for (cls, name), then in reads.classes.items():
             for owner, before in zip(cls.__mro__[:-1], then, strict=True):
                 now = vars(owner).get(name, MISSING)
-                if now is not before and not self._equality.same(now, before):
+                if now is not before and not self._exact.same(now, before):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
         for function, _, _, _, cells, origin in reads.functions.values():
             for cell, then in cells:
@@ -201,11 +201,11 @@ class _Finder:
                     now = cell.cell_contents
                 except ValueError:
                     now = MISSING
-                if now is not then and not self._equality.same(now, then):
+                if now is not then and not self._exact.same(now, then):
                     self._refuse((id(cell), None), origin or Origin(None, function.__qualname__))
         for key, asked in reads.asked.items():
             now = asked.ask(*asked.of)
-            if now is not asked.then and not self._equality.same(now, asked.then):
+            if now is not asked.then and not self._exact.same(now, asked.then):
                 self._refuse(key, asked.origin)
 
 
