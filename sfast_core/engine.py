@@ -123,6 +123,8 @@ class Engine:
             return self.run_eager(watching, eager)
         try:
             signature = Signature(args, kwargs)
+            if signature.objects and (reason := self._tracer.why_not(signature)):
+                raise CaptureError(reason)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
             if isinstance(error, GradientsRecorded):
@@ -219,6 +221,7 @@ class Engine:
         for on in self.devices:
             with on.lock:
                 on.reset()
+        self._tracer.forget()
 
     def release_graphs(self) -> None:
         """Release the graphs, keep the traces: a later call captures again."""

@@ -3,7 +3,7 @@
 from .autocast import autocast_off
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded
-from .guards import Guard, stands_for
+from .guards import Guard, is_object, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
 from .thread_state import ThreadState, recording
@@ -28,10 +28,10 @@ __all__ = [
     "autocast_off",
     "device_of",
     "difference",
+    "is_object",
     "record",
     "recording",
     "snapshot",
     "stands_for",
-    "what_watches",
     "what_watches",
 ]

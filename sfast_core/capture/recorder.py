@@ -10,6 +10,7 @@ forward goes on as it would have.
 from __future__ import annotations
 
 import numbers
+import sys
 import weakref
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from .externals import Found
 from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
 from .guards import Pausing, Unwatched
 from .nodes import call_function, call_method, drop_unused
+from .replaced import asked_function, is_torchs
 from .stand_ins import Value, leaves, mapped
 from .tensor_map import TensorMap
 from .values import METADATA, why_not_static
@@ -145,6 +147,8 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if not is_torchs(func):
+            func = asked_function(func, sys._getframe(1))
         try:
             return self._run(func, args, kwargs)
         except Exception as error:
@@ -394,7 +398,7 @@ class Recorder(TorchFunctionMode):
         self._foreign.add(self._storage(tensor))
         if not tensor.is_inference():
             self._versions.append((weakref.ref(tensor), tensor._version, what))
-        if not isinstance(tensor, torch.nn.Parameter) and what.startswith("the weight") and tensor.numel() <= _SMALL:
+        if not isinstance(tensor, torch.nn.Parameter) and what.startswith("the weight") and tensor.numel() <= _SMALL and not tensor.is_meta:
             with torch._C.DisableTorchFunction():
                 self._copies.append((weakref.ref(tensor), tensor.detach().clone(), what))
 

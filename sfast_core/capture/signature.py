@@ -1,7 +1,8 @@
 """What keys a captured variant: everything about a call's arguments but the values of its tensors, autocast, and PyTorch's settings.
 
 A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What can't be
-compared by value (a callable, an object of an unknown class) can't be keyed and raises, so that the caller runs eager.
+compared by value (a function, an iterator) can't be keyed and raises, so that the caller runs eager. Of an object of an unknown class
+the key has the class: whether the call reads more of it, is known when it has been recorded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from .errors import CaptureError
+from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual
 
 _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum)
@@ -36,15 +38,17 @@ class Signature:
         autocast: :func:`autocast_state` at the call.
         state: :func:`torch_state` at the call.
         tensors: each distinct tensor object once.
+        objects: each distinct object of which the key has nothing but the class.
 
     Raises:
         CaptureError: an argument can't be compared by value, or holds itself, or is too much; or see :func:`torch_state`.
     """
 
-    __slots__ = ("autocast", "key", "state", "tensors")
+    __slots__ = ("autocast", "key", "objects", "state", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        walk = _Walk()
+        self.objects: list[ArgumentObject] = []
+        walk = _Walk(self.objects)
         self.autocast, self.state, self.tensors = autocast_state(), torch_state(), walk.tensors
         self.key: Hashable = (walk(args, "args"), walk(kwargs, "kwargs"), self.autocast, self.state)
 
@@ -61,13 +65,42 @@ class Signature:
         return ", ".join([*shown, *more, *autocast, *unusual(self.state)])
 
 
+class ArgumentObject:
+    """An object of an unknown class among a call's arguments."""
+
+    __slots__ = ("place", "value")
+
+    def __init__(self, value: Any, place: Place) -> None:
+        self.value = value
+        self.place = place
+
+    @property
+    def name(self) -> str | None:
+        """The key of the dict that it is in, itself or the lists around it; None where that is no text."""
+        place = self.place
+        while isinstance(place, tuple):
+            place, key = place
+            if isinstance(key, str):
+                return key
+        return None
+
+    @property
+    def slot(self) -> Hashable:
+        """Where it is and of which class: one for all calls that have one of them there."""
+        return (self.place, type(self.value))
+
+    def __str__(self) -> str:
+        """Why a call that reads of it has no signature."""
+        return _unkeyed(self.value, self.place)
+
+
 def arguments_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     """As :attr:`Signature.key`, of calls among which PyTorch's settings stay what they are.
 
     Raises:
         CaptureError: an argument can't be compared by value.
     """
-    walk = _Walk()
+    walk = _Walk(None)
     return (walk(args, "args"), walk(kwargs, "kwargs"), autocast_state())
 
 
@@ -109,11 +142,20 @@ def _named(place: Place) -> str:
     return whole if len(whole) <= 200 else f"{whole[:120]}...{whole[-77:]}"
 
 
-class _Walk:
-    """One walk through a call's arguments. ``tensors``: each distinct tensor object once, in its order."""
+def _unkeyed(value: Any, place: Place) -> str:
+    return f"{_named(place)} holds a {type(value).__name__}, which can't be part of a signature"
 
-    def __init__(self) -> None:
+
+class _Walk:
+    """One walk through a call's arguments. ``tensors``: each distinct tensor object once, in its order.
+
+    Args:
+        objects: where to put those of unknown classes. None: these can't be keyed.
+    """
+
+    def __init__(self, objects: list[ArgumentObject] | None) -> None:
         self.tensors: list[torch.Tensor] = []
+        self._objects = objects
         self._index: dict[int, int] = {}
         self._containers = Containers()
 
@@ -135,7 +177,7 @@ class _Walk:
         elif isinstance(value, _BY_VALUE):
             return (kind, value)  # the type keeps 1, 1.0 and True apart
         else:
-            raise CaptureError(f"{_named(place)} holds a {kind.__name__}, which can't be part of a signature")
+            return self._object(value, place)
         self._containers.leave(value)
         return (kind, items)
 
@@ -146,6 +188,14 @@ class _Walk:
         if isinstance(key, torch.Tensor):
             raise CaptureError(f"{_named(place)} has a tensor as a key")
         return self(key, place) if isinstance(key, (*_BY_VALUE, tuple)) else (type(key), key)
+
+    def _object(self, value: Any, place: Place) -> Hashable:
+        if self._objects is None or not is_object(value):
+            raise CaptureError(_unkeyed(value, place))
+        index = next((index for index, known in enumerate(self._objects) if known.value is value), len(self._objects))
+        if index == len(self._objects):
+            self._objects.append(ArgumentObject(value, place))
+        return (type(value), "object", index)
 
     def _tensor(self, tensor: torch.Tensor, place: Place) -> Hashable:
         index = self._index.get(id(tensor))

@@ -41,7 +41,6 @@ _SETTINGS: tuple[tuple[str, str, Hashable], ...] = (
     ("cuda.cudnn_sdp", "_get_cudnn_sdp_enabled", True),
     ("cuda.overrideable_sdp", "_get_overrideable_sdp_enabled", True),
     ("cuda.allow_fp16_bf16_reduction_math_sdp", "_get_math_sdp_allow_fp16_bf16_reduction", False),
-    ("cuda.sdp_priority", "_get_sdp_priority_order", None),
 )
 #: Likewise before there was one function for the precision of float32: where there is, these two raise for who uses both.
 _OLDER = (("cuda.matmul.allow_tf32", "_get_cublas_allow_tf32", False), ("cudnn.allow_tf32", "_get_cudnn_allow_tf32", True))
@@ -117,14 +116,11 @@ def _found() -> Iterator[tuple[str, Hashable, Callable[[], Any]]]:
     for name, function, usual in (*_SETTINGS, *(() if precision else _OLDER)):
         read = getattr(torch._C, function, None)
         if read is not None:
-            yield name, usual, functools.partial(_tuple_of, read) if function == "_get_sdp_priority_order" else read
+            yield name, usual, read
     if precision is not None:
         for (backend, operation), usual in _PRECISIONS.items():
             yield f"{backend}.{operation}.fp32_precision", usual, functools.partial(precision, backend, operation)
 
-
-def _tuple_of(read: Callable[[], list[Any]]) -> tuple[Any, ...]:
-    return tuple(read())
 
 
 def _read_anyhow(read: Callable[[], Hashable]) -> Hashable:

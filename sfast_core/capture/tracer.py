@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .errors import CaptureError
-from .guards import CodeCache, Guard, ReadSet
+from .guards import CodeCache, Guard, ReadSet, has_read
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
@@ -40,6 +40,16 @@ class Tracer:
         self._leaf_scope = leaf_scope
         self._codes = CodeCache()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
+        self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read
+
+    def why_not(self, signature: Signature) -> str | None:
+        """Why no call with this signature is recorded, or None: it has an object of which the module was seen to read before."""
+        return next((str(found) for found in signature.objects if found.slot in self._read), None)
+
+    def forget(self) -> None:
+        """What was found out about earlier calls may not hold any more."""
+        self._changing.clear()
+        self._read.clear()
 
     def record(
         self, module: torch.nn.Module, signature: Signature, device: torch.device, recorded: Recorded
@@ -63,7 +73,11 @@ class Tracer:
             reads.finish()
             error.guard = Guard(reads)
             raise
-        if isinstance(trace, Untraceable) and trace.changing:
+        read = [found for found in signature.objects if has_read(reads, found.value, found.name)]
+        self._read.update(found.slot for found in read)
+        if read:  # what it is may change from call to call, whether the call was recorded or not
+            trace = Untraceable(str(read[0]))
+        elif isinstance(trace, Untraceable) and trace.changing:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
             trace = replace(trace, passing=signature.key not in self._changing)
             self._changing.add(signature.key)
@@ -78,4 +92,8 @@ def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:
         after = arguments()
     except CaptureError:
         return True
-    return after.key != before.key or any(now is not then for now, then in zip(after.tensors, before.tensors, strict=True))
+    return (
+        after.key != before.key
+        or any(now is not then for now, then in zip(after.tensors, before.tensors, strict=True))
+        or any(now.value is not then.value for now, then in zip(after.objects, before.objects, strict=True))
+    )

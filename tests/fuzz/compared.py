@@ -69,7 +69,8 @@ def compare_results(mine: Any, theirs: Any, dtype: torch.dtype, where: str, stri
     for a, b in zip(mine, theirs, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{where}: {a.shape} {a.dtype} in the place of {b.shape} {b.dtype}"
         if strides and torch.empty_like(b).stride() == b.stride():
-            assert a.stride() == b.stride(), f"{where}: strides {a.stride()} in the place of {b.stride()}"
+            told = [(mine, theirs) for mine, theirs, size in zip(a.stride(), b.stride(), b.shape, strict=True) if size > 1]
+            assert all(mine == theirs for mine, theirs in told), f"{where}: strides {a.stride()} in the place of {b.stride()}"
         a, b = a.double(), b.double()
         assert torch.equal(a.isnan(), b.isnan()), f"{where}: not a number elsewhere"
         far = ((a - b).nan_to_num().norm() / b.nan_to_num().norm().clamp(min=1e-3)).item()
@@ -123,7 +124,7 @@ def _check(text: str, seed: int, dtype: torch.dtype) -> Any:
         given = inputs(*shape)
         for_twin = [argument.clone() for argument in given]
         expected, got = twin(*for_twin), handle(*given)
-        compare_results(got, expected, dtype, f"{what}, input {number} of {shape}", strides=shape == SHAPES[0])
+        compare_results(got, expected, dtype, f"{what}, input {number} of {shape}", strides=True)
         assert all(map(torch.equal, given, for_twin)), f"{what}: the inputs were changed"
 
     with torch.no_grad():

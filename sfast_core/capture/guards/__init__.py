@@ -1,9 +1,11 @@
 """What a recorded call read besides its arguments, and what it left behind: found from the code that ran."""
 
+from .arguments import has_read
 from .effects import Effects, NotRepeated, effects_of
 from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import stands_for
 from .guard import Guard
+from .kinds import is_object
 from .read_set import CodeCache, ReadSet
 
 __all__ = [
@@ -16,6 +18,8 @@ __all__ = [
     "ReadSet",
     "Unwatched",
     "effects_of",
+    "has_read",
+    "is_object",
     "stands_for",
     "watched",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from .equality import Equality
 from .given import itself
 from .kinds import Kind, kind_of
 from .origin import Origin
-from .read_set import MISSING, Held, ReadSet, Seen, _copy
+from .read_set import MISSING, Held, Place, ReadSet, Seen, _copy
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
 _EXTENDING = frozenset({"append", "extend"})
@@ -123,6 +124,9 @@ class _Finder:
 
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
+        for name in seen.stored - seen.found.keys() - (_OURS if is_root else set()):
+            if seen.table.get(name, MISSING) is seen.before.get(name, MISSING):  # as with globals
+                self._reads.note(seen, name)
         for table, before in ((seen.table, seen.before), *seen.parts):
             if len(table) == len(before) and all(map(operator.is_, table.values(), before.values())):
                 continue
@@ -183,17 +187,23 @@ class _Finder:
             self._refuse(key, held.origin)
 
     def _rest(self) -> None:
-        """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change at all."""
+        """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change, but for globals that are only set."""
         reads = self._reads
         for key, place in reads.places.items():
             if place.owner is None and place.table is not None:
                 now = itself(place.table.get(place.name, MISSING))
-                if now is not place.then and not self._exact.same(now, place.then):
+                if not place.read:
+                    self._global(key, place, now)
+                elif self._another(now, place.then):
                     self._refuse(key, Origin(place.origin, place.name))
+        for cls, attributes in reads.spaces.items():
+            for name in reads.stored & (vars(cls).keys() | attributes.keys()):
+                if self._another(vars(cls).get(name, MISSING), attributes.get(name, MISSING)):
+                    self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
         for (cls, name), then in reads.classes.items():
             for owner, before in zip(cls.__mro__[:-1], then, strict=True):
                 now = vars(owner).get(name, MISSING)
-                if now is not before and not self._exact.same(now, before):
+                if self._another(now, before):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
         for function, _, _, _, cells, origin in reads.functions.values():
             for cell, then in cells:
@@ -201,12 +211,23 @@ class _Finder:
                     now = cell.cell_contents
                 except ValueError:
                     now = MISSING
-                if now is not then and not self._exact.same(now, then):
+                if self._another(now, then):
                     self._refuse((id(cell), None), origin or Origin(None, function.__qualname__))
         for key, asked in reads.asked.items():
             now = asked.ask(*asked.of)
-            if now is not asked.then and not self._exact.same(now, asked.then):
+            if self._another(now, asked.then):
                 self._refuse(key, asked.origin)
+
+    def _global(self, key: tuple[int, Any], place: Place, now: Any) -> None:
+        """One that code sets and that none reads."""
+        if now is place.then:  # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
+            place.read = True
+        elif now is MISSING or not self._effects.add(place.table, partial(operator.setitem, place.table, place.name), now):
+            self._refuse(key, Origin(place.origin, place.name))
+
+    def _another(self, now: Any, then: Any) -> bool:
+        """Whether a place holds something else than before: also a tensor like the one that was there, since its values are others."""
+        return now is not then and not self._exact.same(now, then)
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

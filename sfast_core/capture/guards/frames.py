@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -79,14 +80,12 @@ class _Profiled(Unwatched):
 
 
 class _Monitored(Unwatched):
-    """By ``sys.monitoring``, which is told once of each function that isn't to be watched, and forgets it until the next time."""
+    """By ``sys.monitoring``, for one thread."""
 
     def __init__(self, started: Started) -> None:
-        self._started = started
-        self._read: dict[str, bool] = {}
-        self._thread = threading.get_ident()
-        self._tool: int | None = None
+        self.started = started
         self._quiet = False
+        self._tool = _tool()
 
     def pause(self) -> None:
         """Hear nothing for a moment."""
@@ -97,25 +96,50 @@ class _Monitored(Unwatched):
         self._quiet = False
 
     def __enter__(self) -> _Monitored:
-        monitoring = sys.monitoring  # type: ignore[attr-defined]
-        for tool in _IDS:
-            if monitoring.get_tool(tool) is None:
-                monitoring.use_tool_id(tool, "fast_compile")
-                monitoring.register_callback(tool, monitoring.events.PY_START, self._start)
-                monitoring.set_events(tool, monitoring.events.PY_START)
-                monitoring.restart_events()  # a tool that had this number before may have had code forgotten
-                self._tool = tool
-                return self
-        raise NotWatched("all of Python's monitoring tools are in use by others")
+        self._before = self._tool.set(self)
+        return self
 
     def __exit__(self, *error: Any) -> None:
+        self._tool.set(self._before)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it hears nothing now."""
+        return self._quiet
+
+
+class _Tool:
+    """The number among Python's monitoring tools that this package has, from the first recorded call on.
+
+    It is kept: that code isn't to be watched is forgotten at no end of a recording, and taking a number anew would mean to ask of each function
+    of the process again (0.2 s for SDXL, H100's host).
+
+    Raises:
+        NotWatched: all numbers are taken.
+    """
+
+    def __init__(self) -> None:
         monitoring = sys.monitoring  # type: ignore[attr-defined]
-        if self._tool is not None:
-            monitoring.set_events(self._tool, 0)
-            monitoring.register_callback(self._tool, monitoring.events.PY_START, None)
-            monitoring.free_tool_id(self._tool)
-            monitoring.restart_events()  # and so may this one
-            self._tool = None
+        number = next((number for number in _IDS if monitoring.get_tool(number) is None), None)
+        if number is None:
+            raise NotWatched("all of Python's monitoring tools are in use by others")
+        monitoring.use_tool_id(number, "fast_compile")
+        monitoring.register_callback(number, monitoring.events.PY_START, self._start)
+        monitoring.restart_events()  # who had this number before may have had code forgotten
+        self._number = number
+        self._read: dict[str, bool] = {}
+        self._watches: dict[int, _Monitored] = {}  # by thread
+        self._lock = threading.Lock()
+
+    def set(self, watch: _Monitored | None) -> _Monitored | None:
+        """Let ``watch`` hear of this thread's functions from now on, or nobody. Returns who did."""
+        thread, events = threading.get_ident(), sys.monitoring.events  # type: ignore[attr-defined]
+        with self._lock:
+            before = self._watches.pop(thread, None)
+            if watch is not None:
+                self._watches[thread] = watch
+            sys.monitoring.set_events(self._number, events.PY_START if self._watches else 0)  # type: ignore[attr-defined]
+        return before
 
     def _start(self, code: CodeType, offset: int) -> Any:
         path = code.co_filename
@@ -124,9 +148,15 @@ class _Monitored(Unwatched):
             read = self._read[path] = is_read(path)
         if not read:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
-        if not self._quiet and threading.get_ident() == self._thread:
-            self._started(code, sys._getframe(1))
+        watch = self._watches.get(threading.get_ident())
+        if watch is not None and not watch.quiet:
+            watch.started(code, sys._getframe(1))
         return None
+
+
+@functools.cache
+def _tool() -> _Tool:
+    return _Tool()
 
 
 @contextmanager

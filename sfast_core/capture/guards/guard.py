@@ -49,7 +49,7 @@ class Guard:
         self._same = self._equality.same
         root = reads.root()
         own = None if root is None else root.__dict__
-        places = [place for key, place in reads.places.items() if key not in bound and key not in without]
+        places = [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
         self._root_places = [place for place in places if place.table is own]
         for place in self._root_places:
             place.table = None  # it leads to the compiled state, and that to here
@@ -68,6 +68,7 @@ class Guard:
         self._function_objects = [entry[0] for entry in self._functions]
         self._defaults = [(entry[2], entry[3]) for entry in self._functions]
         self._cells = [(cell, content, entry[5], entry[0]) for entry in self._functions for cell, content in entry[4] if (id(cell), None) not in without]
+        self._counted = list(reads.counted.values())
         self._set_classes(reads, without)
         self._set_types(reads)
         self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
@@ -187,6 +188,9 @@ class Guard:
             for held in contents.different():
                 if not self._equality.same_items(held.value, held.before, held.kind):
                     return f"what is in {_words(held)} changed"
+        for table, count, origin in self._counted:
+            if len(table) != count:
+                return f"{origin if origin is not None else 'the module'} has other parameters or buffers"
         for held in self._others:
             if not self._equality.same_items(held.value, held.before, held.kind):
                 return f"what is in {_words(held)} changed"

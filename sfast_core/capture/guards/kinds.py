@@ -152,6 +152,11 @@ def _kind_of_numpy(value: Any, cls: type) -> Kind:
     return Kind.STATEFUL if str(cls.__module__).startswith("numpy.random") else Kind.SAME
 
 
+def is_object(value: Any) -> bool:
+    """Whether a value is an object of a class that Python code defines: what is done with it shows in code that runs."""
+    return kind_of(value) in (Kind.OBJECT, Kind.MODULE)
+
+
 def _slots(cls: type) -> bool:
     return any("__slots__" in vars(base) for base in cls.__mro__)
 
@@ -207,7 +212,7 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     if cls not in (torch.Tensor, torch.nn.Parameter):
         return (cls, id(tensor))
     strides = None if tensor.dim() == 4 else tensor.stride()  # the weight store lays these out for convolutions
-    return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
+    return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 
 def same_value(now: Any, then: Any) -> bool:

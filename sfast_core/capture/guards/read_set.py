@@ -34,6 +34,10 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
+#: Methods of a module's that go through what is below it.
+_WALKS = frozenset(
+    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter".split()
+)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 _IMPORTS = frozenset({"import_module", "__import__"})
 _PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
@@ -106,13 +110,14 @@ class Asked:
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A name in a table, and what was there."""
+    """A name in a table, and what was there. ``read``: if not, it is a global that is only set."""
 
     table: Any
     name: Any
     then: Any
     origin: Origin | None
     owner: Seen | None = None
+    read: bool = True
 
 
 @dataclass(eq=False)
@@ -147,6 +152,9 @@ class ReadSet:
         exact: the ids of objects that were asked for by identity: no other is as good.
         refused: why what was read can't be compared, or None.
         seen, held, asked, places, functions, classes: what was read, for the guard.
+        spaces: what the classes had of which something was seen.
+        words: strings among the constants of the code that ran.
+        receivers: the classes whose methods ran.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
@@ -158,7 +166,9 @@ class ReadSet:
         self.places: dict[tuple[int, Any], Place] = {}
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any, list[tuple[Any, Any]], Origin | None]] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
+        self.spaces: dict[type, Table] = {}
         self.cached: dict[int, Any] = {}
+        self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
         self.exact: set[int] = set()
         self.loose: set[str] = set()
         self.stored: set[str] = set()
@@ -169,8 +179,11 @@ class ReadSet:
         self._codes = codes
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._classes_seen: set[type] = set()
-        self._receivers: set[tuple[type, int]] = set()
-        self._any_file = False
+        self._spaced: set[type] = set()
+        self.receivers: set[tuple[type, int]] = set()
+        self.words: set[str] = set()
+        self._any_file = self._lenient = False
+        self._names: set[str] = set()  # in all code that ran
         self._items = 0
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
@@ -208,7 +221,9 @@ class ReadSet:
         plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every))
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
+        self.words |= reads.words
         self.stored |= reads.stored | reads.stored_globals
+        self._names.update(code.co_names)
         if reads.dynamic:
             self.stored |= reads.words
         origin = Origin(None, str(names.get("__name__")))
@@ -225,6 +240,9 @@ class ReadSet:
         return plan
 
     def _global(self, names: Table, name: str, chain: Chain, origin: Origin) -> None:
+        if not chain.used:
+            self.places.setdefault((id(names), name), Place(names, name, itself(names.get(name, MISSING)), origin, read=False))
+            return
         value = self._place(names, name, names.get(name, MISSING), origin)
         if value is MISSING:
             value = self._place(vars(builtins), name, vars(builtins).get(name, MISSING), Origin(None, "builtins"))
@@ -255,9 +273,9 @@ class ReadSet:
     def _receiver(self, value: Any, code: CodeType) -> None:
         """Which class has the method that runs."""
         cls = value if isinstance(value, type) else type(value)
-        if (cls, id(code)) in self._receivers:
+        if (cls, id(code)) in self.receivers:
             return
-        self._receivers.add((cls, id(code)))
+        self.receivers.add((cls, id(code)))
         if not is_given(cls.__module__):
             self._class_attribute(cls, code.co_name, Origin(None, cls.__qualname__))
 
@@ -298,6 +316,7 @@ class ReadSet:
             self._cache(value, origin)
         elif kind is Kind.CLASS:
             self._classes_seen.add(value)
+            self._space(value)
             for (what, name), below in chain.below.items():
                 if what == ATTRIBUTE:
                     self._attribute_of_class(value, name, below, origin)
@@ -316,7 +335,7 @@ class ReadSet:
             inner = carried(value)
             if inner is not value and inner is not None:
                 self._see(inner, _USED, origin)
-        elif kind is Kind.STATEFUL or chain is not _USED:
+        elif not self._lenient and (kind is Kind.STATEFUL or chain is not _USED):
             self.refuse(f"{origin} is a {type(value).__module__}.{type(value).__qualname__}, whose state can't be compared")
 
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
@@ -360,7 +379,9 @@ class ReadSet:
     def _place(self, table: Any, name: Any, then: Any, origin: Origin | None, owner: Seen | None = None) -> Any:
         """Note what is at a name, the first time. Returns what was there then."""
         then = itself(then)
-        return self.places.setdefault((id(table), name), Place(table, name, then, origin, owner)).then
+        place = self.places.setdefault((id(table), name), Place(table, name, then, origin, owner))
+        place.read = True
+        return place.then
 
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
         names = vars(module)
@@ -445,7 +466,9 @@ class ReadSet:
             return
         seen.chains.add(id(chain))
         for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE and (below.used or seen.table is None):
+            if what == ATTRIBUTE and name in _WALKS and kind is Kind.MODULE:
+                self._walk(value, seen.origin)
+            elif what == ATTRIBUTE and (below.used or seen.table is None):
                 self._below(self._attribute(seen, name), below, seen.origin, name)
             elif what == ATTRIBUTE:
                 self._only_stored(seen, name)
@@ -457,6 +480,13 @@ class ReadSet:
             for name in seen.before:
                 self._below(self._attribute(seen, name), _USED, seen.origin, name)
 
+    def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """All modules, or all weights, below one are gone through: by torch's own code."""
+        for inner in module.modules():
+            self._hold(inner._modules, Kind.MAPPING, origin, read=True)
+            for table in (inner._parameters, inner._buffers):
+                self.counted.setdefault(id(table), (table, len(table), origin))
+
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         try:
             table = object.__getattribute__(value, "__dict__")
@@ -467,6 +497,7 @@ class ReadSet:
         cls = type(value)
         seen = Seen(kind, cls, origin, table, {} if table is None else dict(table))
         self.seen[id(value)] = seen
+        self._space(cls)
         try:  # it may have been made in this call, and then it is to go as ever
             seen.ref = weakref.ref(value, lambda _, before=seen.before: before.clear())  # type: ignore[misc]
         except TypeError:
@@ -474,8 +505,20 @@ class ReadSet:
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
             for name in CALLING:
-                self._attribute(seen, name)
+                self._below(self._attribute(seen, name), _USED, seen.origin, name)
         return seen
+
+    def _space(self, cls: type) -> None:
+        """Keep what a class has, and its bases, before code may set some of it."""
+        if cls not in self._spaced:
+            self._spaced.add(cls)
+            for owner in cls.__mro__[:-1]:
+                if owner not in self.spaces and not is_given(owner.__module__):
+                    self.spaces[owner] = dict(vars(owner))
+
+    def note(self, seen: Seen, name: str) -> None:
+        """Have an attribute watched."""
+        self._attribute(seen, name)
 
     def _only_stored(self, seen: Seen, name: str) -> None:
         """An attribute that code sets and that this code doesn't read."""
@@ -542,6 +585,12 @@ class ReadSet:
         for place in self.places.values():
             if place.then is MISSING and place.owner is None and place.name not in self.stored:  # a file's name that is made when it is asked for
                 place.then = itself(place.table.get(place.name, MISSING))
+        for name in self._names:
+            if hasattr(torch.Tensor, name):  # a tensor's method, which somebody may replace for all tensors
+                self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))
+        if root := self.root():
+            if not _WALKS.isdisjoint(self.loose):
+                self._walk(root, None)
         done: set[int] = set()
         while self.refused is None:
             new = [seen for key, seen in self.seen.items() if key not in done]
@@ -563,12 +612,13 @@ class ReadSet:
 
     def _read_files(self) -> None:
         """Some file was asked for by a name that isn't known."""
-        self._any_file = False
+        self._any_file, self._lenient = False, True
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and not is_given(name):
                 origin, names = Origin(None, name), vars(module)
                 for attribute in names.keys() & self.loose:
                     self._below(self._place(names, attribute, names[attribute], origin), _USED, origin, attribute)
+        self._lenient = False
 
     def _loose_of(self, cls: type) -> list[str]:
         """The names that are read of whatever which a class of a user's has."""
@@ -579,10 +629,10 @@ class ReadSet:
 
     def _drop_gone(self) -> None:
         """Objects that were made in this call, and are gone: only this set knows them."""
-        gone = {id(seen) for seen in self.seen.values() if _is_gone(seen)}
-        self.seen = {key: seen for key, seen in self.seen.items() if id(seen) not in gone}
-        self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) not in gone}
-        self.asked = {key: asked for key, asked in self.asked.items() if id(asked.of[-1]) not in gone}
+        self.seen = {key: seen for key, seen in self.seen.items() if not _is_gone(seen)}
+        there = set(map(id, self.seen.values()))  # without those in whose memory a later object was made
+        self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) in there}
+        self.asked = {key: asked for key, asked in self.asked.items() if not isinstance(asked.of[-1], Seen) or id(asked.of[-1]) in there}
         alive = len(self.held) + 1
         while len(self.held) < alive:  # one that is gone held others
             alive = len(self.held)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...capture import CaptureError, snapshot
+from ...capture import CaptureError, is_object, snapshot
 
 NAME = "transformer_options"
 #: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature, and a traced
@@ -127,7 +127,7 @@ def _refuse_functions(options: Mapping[str, Any], other: str) -> None:
     if patches:
         raise CaptureError(f"{other} patches the model: {', '.join(sorted(patches))}")
     for name, value in options.items():
-        if callable(value) and name not in _TRAVELLING:
+        if callable(value) and name not in _TRAVELLING and not is_object(value):  # of an object it is found out whether the model reads it
             raise CaptureError(f"{other} puts a function into the model's options: {name} ({_owner(value)})")
 
 
