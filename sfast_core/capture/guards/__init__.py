@@ -1,12 +1,13 @@
 """What a recorded call read besides its arguments, and what it left behind: found from the code that ran."""
 
 from .arguments import has_read
+from .code_cache import CodeCache
 from .effects import Effects, NotRepeated, effects_of
 from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import stands_for
 from .guard import Guard
 from .kinds import is_object
-from .read_set import CodeCache, ReadSet
+from .read_set import ReadSet
 
 __all__ = [
     "CodeCache",

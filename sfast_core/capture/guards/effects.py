@@ -14,8 +14,9 @@ from torch.utils import _pytree
 from .equality import Equality
 from .given import itself
 from .kinds import Kind, kind_of
+from .notes import MISSING, Held, Place, Seen
 from .origin import Origin
-from .read_set import MISSING, Held, Place, ReadSet, Seen, _copy
+from .read_set import ReadSet
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
 _EXTENDING = frozenset({"append", "extend"})
@@ -232,6 +233,3 @@ class _Finder:
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-__all__ = ["Effects", "NotRepeated", "_copy", "effects_of"]

@@ -9,7 +9,8 @@ from typing import Any
 
 from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
-from .read_set import COMPUTED, MISSING, ReadSet
+from .notes import COMPUTED, MISSING
+from .read_set import ReadSet
 
 _DEEPEST = 12
 

@@ -17,9 +17,10 @@ import torch
 from .equality import Equality
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
+from .notes import MISSING, Held
 from .origin import Origin
 from .places import Places
-from .read_set import MISSING, Held, ReadSet
+from .read_set import ReadSet
 
 
 class Guard:

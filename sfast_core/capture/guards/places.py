@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .read_set import MISSING, Place
+from .notes import MISSING, Place
 
 Same = Callable[[Any, Any], bool]
 

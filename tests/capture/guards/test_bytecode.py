@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sfast_core.capture.guards.bytecode import ATTRIBUTE, MUTATORS, Chain, CodeReads, reads_of
+from sfast_core.capture.guards.bytecode import MUTATORS, reads_of
+from sfast_core.capture.guards.chains import ATTRIBUTE, Chain, CodeReads
 
 
 def found(function: Any) -> CodeReads:

@@ -1,0 +1,98 @@
+"""What code reads and writes, as chains: an attribute of an item of an attribute of an argument, say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Key = tuple[str, Any]  # ("attribute", name) or ("item", constant)
+ATTRIBUTE, ITEM = "attribute", "item"
+
+_ATTRIBUTES = (ATTRIBUTE, "__dict__")
+_DEEPEST = 8  # a chain that is longer (a linked list in a loop) counts as unknown
+
+
+class Chain:
+    """A place that code reads, and what it reads below that.
+
+    Attributes:
+        below: the attributes and items with constant keys that are read of what is there.
+        loaded: the place itself is read.
+        content: the value itself is used: called, compared, iterated over, handed on. If not, only what is ``below`` is read of it.
+        written: the methods by which something is put into it, ``__setitem__`` for an item.
+        stored: the place itself is written to.
+        every: attributes of any name are read of what is there.
+        identity: it is asked which object is there.
+        attributes_of: the chain whose ``__dict__`` this is, or None.
+    """
+
+    __slots__ = ("attributes_of", "below", "content", "depth", "every", "identity", "loaded", "stored", "written")
+
+    def __init__(self, depth: int = 0) -> None:
+        self.below: dict[Key, Chain] = {}
+        self.depth = depth
+        self.written: set[str] = set()
+        self.attributes_of: Chain | None = None
+        self.content = self.loaded = self.stored = self.every = self.identity = False
+
+    def at(self, key: Key) -> Chain | None:
+        """What is read at ``key`` below; None where that is too deep."""
+        if self.attributes_of is not None and key[0] == ITEM and isinstance(key[1], str):
+            return self.attributes_of.at((ATTRIBUTE, key[1]))
+        found = self.below.get(key)
+        if found is None and self.depth < _DEEPEST:
+            found = self.below[key] = Chain(self.depth + 1)
+            if key == _ATTRIBUTES:
+                found.attributes_of = self
+        return found
+
+    @property
+    def used(self) -> bool:
+        """Whether the place is read, and not only written to."""
+        return self.loaded or self.followed
+
+    @property
+    def followed(self) -> bool:
+        """Whether something is read of, or put into, what is there."""
+        return bool(self.below) or self.content or bool(self.written) or self.every or self.identity
+
+
+@dataclass
+class CodeReads:
+    """What one code object reads and writes.
+
+    Attributes:
+        words: strings among its constants that could be names.
+        variables: by the names of parameters and of free variables.
+        globals: by name.
+        imports: by module, level and whether the module itself (not its topmost package) is what the import gives.
+        loose: names of attributes that are read of values which are not known.
+        stored: names of attributes that are set or deleted, of whatever.
+        stored_globals: names of globals that are.
+        stored_variables: names of free variables that are.
+        dynamic: attributes are read or set by names that are computed.
+    """
+
+    variables: dict[str, Chain] = field(default_factory=dict)
+    globals: dict[str, Chain] = field(default_factory=dict)
+    imports: dict[tuple[str, int, bool], Chain] = field(default_factory=dict)
+    loose: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    stored_globals: set[str] = field(default_factory=set)
+    stored_variables: set[str] = field(default_factory=set)
+    dynamic: bool = False
+
+
+def read_everything(reads: CodeReads) -> None:
+    """Note that attributes by names that aren't known are read of whatever the code knows."""
+    for chain in (*reads.variables.values(), *reads.globals.values()):
+        read_every(chain)
+    reads.dynamic = True
+
+
+def read_every(chain: Chain, only_used: bool = False) -> None:
+    """As :func:`read_everything`, of one chain; ``only_used``: as far as values are handed on."""
+    chain.every = chain.every or chain.content or not only_used
+    for below in chain.below.values():
+        read_every(below, only_used)

@@ -1,0 +1,135 @@
+"""What is noted of the values that a recorded call reads: what they were when they were first seen."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from dataclasses import dataclass, field
+from types import MemberDescriptorType
+from typing import Any
+
+from .kinds import Kind
+from .origin import Origin
+
+Table = dict[str, Any]
+MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
+COMPUTED: Any = type("_Computed", (), {"__repr__": lambda self: "what code makes of it"})()
+
+
+@dataclass(eq=False, slots=True)
+class Seen:
+    """One object of which something is read.
+
+    Attributes:
+        value: it; None where it is held weakly.
+        table: its attributes.
+        before: what they were when it was first seen.
+        parts: a module's parameters, buffers and children, likewise.
+        found: the attributes that are read.
+        stored: those that are only set.
+        every: whatever attributes there are may be read.
+        computed: attributes that may not be there are asked for, by names that aren't known.
+    """
+
+    kind: Kind
+    cls: type
+    origin: Origin | None
+    table: Table | None
+    before: Table
+    value: Any = None
+    ref: weakref.ref[Any] | None = None
+    parts: list[tuple[Table, Table]] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    chains: set[int] = field(default_factory=set)
+    every: bool = False
+    computed: bool = False
+
+    def get(self) -> Any:
+        """The object, or None where it is gone."""
+        return self.value if self.ref is None else self.ref()
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """One container: what was in it when it was first seen.
+
+    Attributes:
+        read: its content is read. If not, only something is put into it.
+        written: by which methods.
+    """
+
+    kind: Kind
+    value: Any
+    before: Any
+    origin: Origin | None
+    read: bool
+    written: set[str] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Asked:
+    """A value that has to be asked for."""
+
+    ask: Any
+    of: tuple[Any, ...]
+    then: Any
+    origin: Origin | None
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A name in a table, and what was there. ``read``: if not, it is a global that is only set."""
+
+    table: Any
+    name: Any
+    then: Any
+    origin: Origin | None
+    owner: Seen | None = None
+    read: bool = True
+
+
+def slot(member: MemberDescriptorType, seen: Seen) -> Any:
+    """What is in a slot of an object, or MISSING."""
+    value = seen.get()
+    try:
+        return MISSING if value is None else member.__get__(value, type(value))
+    except AttributeError:
+        return MISSING
+
+
+def local(name: str, seen: Seen) -> Any:
+    """An attribute of a ``threading.local``, as this thread has it."""
+    return getattr(seen.get(), name, MISSING)
+
+
+def content_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def item_of(value: Any, kind: Kind, key: Any) -> Any:
+    if isinstance(value, dict):
+        return dict.get(value, key, MISSING)
+    if kind is Kind.MAPPING:
+        return value.get(key, MISSING)
+    if kind is Kind.SEQUENCE and isinstance(key, int) and -len(value) <= key < len(value):
+        return value[key]
+    return MISSING
+
+
+def copy_of(value: Any, kind: Kind) -> Any:
+    """What is in a container: a list, a list of keys and one of values, a set."""
+    if kind is Kind.MAPPING:
+        items = list(value.items())
+        return [key for key, _ in items], [item for _, item in items]
+    return list(value) if kind is Kind.SEQUENCE else set(value)
+
+
+def is_gone(seen: Seen) -> bool:
+    if seen.ref is not None:
+        return seen.ref() is None
+    # No weak reference to it can be had: it is known here, in the call of getrefcount, and nowhere else.
+    return seen.kind is Kind.OBJECT and sys.getrefcount(seen.value) <= 2
