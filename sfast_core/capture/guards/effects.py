@@ -101,6 +101,7 @@ class _Finder:
         self._reads = reads
         self._read_tensors = read_tensors
         self._equality = Equality(reads)
+        self._exact = Equality(reads, exact=True)  # to whoever finds it later, another call's tensor is another
         self._effects = Effects()
         self._wrong: list[str] = []
         self._places: set[tuple[int, Any]] = set()
@@ -140,7 +141,7 @@ class _Finder:
         if name in seen.found or seen.computed:  # by a name that is computed, code may have asked for what wasn't there yet
             if not self._equality.same(now, then):
                 return self._refuse(key, origin)
-            if not _tensors_in(now):
+            if self._exact.same(now, then):
                 return
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
@@ -151,7 +152,7 @@ class _Finder:
     def _container(self, held: Held) -> None:
         key = (id(held.value), None)
         if held.kind is Kind.SET or type(held.value) not in (list, dict):
-            if not self._equality.same_items(held.value, held.before, held.kind):
+            if not self._exact.same_items(held.value, held.before, held.kind):
                 self._refuse(key, held.origin)
         elif held.kind is Kind.SEQUENCE:
             self._list(held, key)
@@ -167,8 +168,7 @@ class _Finder:
         if len(now) == len(before) and all(map(operator.is_, now, before)):
             return
         if held.read:
-            replaced = (was for is_now, was in zip(now, before, strict=False) if is_now is not was)
-            if not self._equality.same_items(now, before, held.kind) or any(isinstance(was, torch.Tensor) for was in replaced):
+            if not self._exact.same_items(now, before, held.kind):
                 self._refuse(key, held.origin)
             return
         new = now[len(before) :]
@@ -228,7 +228,7 @@ class _Finder:
 
     def _another(self, now: Any, then: Any) -> bool:
         """Whether a place holds something else than before: also a tensor like the one that was there, since its values are others."""
-        return now is not then and (not self._equality.same(now, then) or bool(_tensors_in(now)))
+        return now is not then and not self._exact.same(now, then)
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

@@ -159,7 +159,7 @@ class ReadSet(SeenValues):
         for name in self._names:
             if hasattr(torch.Tensor, name):  # a tensor's method, which somebody may replace for all tensors
                 self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))
-        if root := self.root():
+        if (root := self.root()) is not None:
             if not WALKS.isdisjoint(self.loose):
                 self._walk(root, None)
         done: set[int] = set()
