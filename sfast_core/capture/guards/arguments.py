@@ -30,7 +30,7 @@ def has_read(reads: ReadSet, value: Any, name: str | None) -> bool:
         return True
     # Found without its name, in a loop say: then by an attribute of its own, or a method of its class has run.
     names = reads.loose | reads.stored | reads.words
-    return any(cls is type(value) for cls, _ in reads.receivers) or not names.isdisjoint(_kept(value))
+    return reads.anything or any(cls is type(value) for cls, _ in reads.receivers) or not names.isdisjoint(_kept(value))
 
 
 def _kept(value: Any) -> set[str]:

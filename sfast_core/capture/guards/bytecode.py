@@ -98,6 +98,7 @@ class CodeReads:
         stored_globals: names of globals that are.
         stored_variables: names of free variables that are.
         dynamic: attributes are read or set by names that are computed.
+        anything: such attributes may be those of values that aren't known.
     """
 
     variables: dict[str, Chain] = field(default_factory=dict)
@@ -109,6 +110,7 @@ class CodeReads:
     stored_globals: set[str] = field(default_factory=set)
     stored_variables: set[str] = field(default_factory=set)
     dynamic: bool = False
+    anything: bool = False
 
 
 @dataclass(frozen=True)
@@ -431,7 +433,7 @@ def read_everything(reads: CodeReads) -> None:
     """Note that attributes by names that aren't known are read of whatever the code knows."""
     for chain in (*reads.variables.values(), *reads.globals.values()):
         _read_every(chain)
-    reads.dynamic = True
+    reads.dynamic = reads.anything = True
 
 
 def _read_every(chain: Chain, only_used: bool = False) -> None:

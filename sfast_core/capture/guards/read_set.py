@@ -147,6 +147,7 @@ class ReadSet:
         seen, held, asked, places, functions, classes: what was read, for the guard.
         words: strings among the constants of the code that ran.
         receivers: the classes whose methods ran.
+        anything: attributes by computed names may have been read of values that aren't known.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
@@ -171,6 +172,7 @@ class ReadSet:
         self._classes_seen: set[type] = set()
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
+        self.anything = False
         self._any_file = False
         self._items = 0
         self._see(root, Chain(), None)
@@ -210,6 +212,7 @@ class ReadSet:
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self.words |= reads.words
+        self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
         if reads.dynamic:
             self.stored |= reads.words
