@@ -217,8 +217,10 @@ class Short:
 
 
 def shortly(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    for _ in range(20):  # each lies where the one before it was
-        x = x + len(list(Short(net).enter().children()))
+    for _ in range(4):  # some lie where those before them were
+        made = [Short(net) for _ in range(200)]
+        x = x + sum(len(list(short.enter().children())) for short in made)
+        del made
     return x
 
 
