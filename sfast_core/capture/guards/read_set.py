@@ -48,6 +48,7 @@ class ReadSet(SeenValues):
     Attributes:
         words: strings among the constants of the code that ran.
         receivers: the classes whose methods ran.
+        anything: attributes by computed names may have been read of values that aren't known.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
@@ -59,6 +60,7 @@ class ReadSet(SeenValues):
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
         self._loose_names: dict[type, list[str]] = {}
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
+        self.anything = False
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
             self._class_attribute(type(root), name, Origin(None, type(root).__qualname__))
@@ -93,6 +95,7 @@ class ReadSet(SeenValues):
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self.words |= reads.words
+        self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
         self._names.update(code.co_names)
         if reads.dynamic:
