@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
-import weakref
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any
@@ -52,8 +51,7 @@ class ReadSet(SeenValues):
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
-        super().__init__(codes)
-        self.root = weakref.ref(root)
+        super().__init__(codes, root)
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
         self._names: set[str] = set()  # in all code that ran
