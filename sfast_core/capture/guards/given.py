@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ IMPORTING = os.path.join("importlib", "__init__.py")
 _STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
 
 
+_LIBRARIES = ("numpy", "sympy", "mpmath", "triton")
+_FAR = 200  # frames
 _FROZEN = ("<frozen os>",)
 
 
@@ -60,4 +62,20 @@ def is_read(path: str) -> bool:
         return path.startswith(_LAYERS) and path != _CALLING
     if path.startswith(_STANDARD) and not any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES):
         return path.endswith(_STEERING)
-    return f"{os.sep}numpy{os.sep}" not in path
+    return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith("typing_extensions.py")
+
+
+def is_standard(path: str) -> bool:
+    """Whether a file is one of Python's own that is read all the same: by whom it is called tells whether that steers."""
+    return path.endswith(_STEERING) or path in _FROZEN
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether a frame runs while some file is imported: what that reads, no call reads again."""
+    for _ in range(_FAR):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False

@@ -28,6 +28,7 @@ class Seen:
         found: the attributes that are read.
         stored: those that are only set.
         every: whatever attributes there are may be read.
+        made: it was made in this call, before its ``__init__`` ran.
         computed: attributes that may not be there are asked for, by names that aren't known.
     """
 
@@ -43,6 +44,7 @@ class Seen:
     stored: set[str] = field(default_factory=set)
     chains: set[int] = field(default_factory=set)
     every: bool = False
+    made: bool = False
     computed: bool = False
 
     def get(self) -> Any:

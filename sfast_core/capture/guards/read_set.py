@@ -18,7 +18,7 @@ import torch
 
 from .chains import ITEM, Chain, CodeReads, read_everything
 from .code_cache import CodeCache
-from .given import IMPORTING, is_given, itself
+from .given import IMPORTING, is_given, is_importing, is_read, is_standard, itself
 from .kinds import Kind
 from .notes import MISSING, Place, Seen, Table, is_gone, item_of
 from .origin import Origin
@@ -72,7 +72,12 @@ class ReadSet(SeenValues):
             return
         try:
             known = self._plans.get(id(code))
-            plan = known[1] if known is not None and known[0] is code else self._planned(code, frame.f_globals)
+            if known is not None and known[0] is code:
+                plan = known[1]
+            elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
+                return
+            else:
+                plan = self._planned(code, frame.f_globals)
             if not plan.roots and not code.co_argcount:
                 return
             variables = frame.f_locals
@@ -81,7 +86,10 @@ class ReadSet(SeenValues):
             for name, chain in plan.roots:
                 self._variable(variables.get(name), chain, name)
             if code.co_argcount:
-                self._receiver(variables.get(code.co_varnames[0]), code)
+                receiver = variables.get(code.co_varnames[0])
+                self._receiver(receiver, code)
+                if code.co_name == "__init__":
+                    self._made(receiver)
         except Exception as error:
             self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
 
@@ -140,6 +148,12 @@ class ReadSet(SeenValues):
                 if item is not MISSING:
                     self._variable(item, below, f"{name}[{key!r}]")
 
+    def _made(self, value: Any) -> None:
+        """An object is being made: what it gets now was nowhere before."""
+        seen = self.seen.get(id(value))
+        if seen is not None and seen.get() is value and seen.table is not None and not seen.before:
+            seen.made = True
+
     def _receiver(self, value: Any, code: CodeType) -> None:
         """Which class has the method that runs."""
         cls = value if isinstance(value, type) else type(value)
@@ -154,7 +168,13 @@ class ReadSet(SeenValues):
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
         self._drop_gone()
+        for seen in self.seen.values():
+            if seen.made:  # and kept, in a cache say: from now on it is what it is
+                seen.before = dict(seen.table or ())
+                seen.found = {name: seen.before.get(name, found) for name, found in seen.found.items()}
         for place in self.places.values():
+            if place.owner is not None and place.owner.made:
+                place.then = itself(place.table.get(place.name, MISSING))
             if place.then is MISSING and place.owner is None and place.name not in self.stored:  # a file's name that is made when it is asked for
                 place.then = itself(place.table.get(place.name, MISSING))
         for name in self._names:
@@ -213,6 +233,10 @@ class ReadSet(SeenValues):
             alive = len(self.held)
             for key in [key for key, held in self.held.items() if sys.getrefcount(held.value) <= 2]:
                 del self.held[key]
+
+
+def _is_called_by_read(frame: FrameType) -> bool:
+    return frame.f_back is not None and is_read(frame.f_back.f_code.co_filename)
 
 
 def _without(entry: Any, root: torch.nn.Module) -> Any:

@@ -199,13 +199,13 @@ class SeenValues:
             if what == ATTRIBUTE and name not in vars(FunctionType):
                 table = vars(function)
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
-        if id(function) in self.functions:
-            return
         code = function.__code__
+        if id(function) in self.functions or is_ours(code.co_filename):  # ours may lead to the module that is compiled
+            return
         defaults, keywords = function.__defaults__, function.__kwdefaults__
         cells = [(cell, content_of(cell)) for cell in function.__closure__ or ()]
         self.functions[id(function)] = function, code, defaults, keywords and dict(keywords), cells, origin
-        if is_ours(code.co_filename) or (is_given(function.__module__) and not cells and not is_read(code.co_filename)):
+        if is_given(function.__module__) and not cells and not is_read(code.co_filename):
             return
         reads = self._codes.of(code)
         for default in (*(defaults or ()), *(keywords or {}).values()):
