@@ -14,6 +14,7 @@ import torch
 _GIVEN = sys.stdlib_module_names | {"torch", "numpy", "triton", "functorch", "sympy"}
 _MARK = "_fast_compile_stands_for"
 
+_PACKAGE = __name__.rsplit(".", 3)[0] + "."  #: this package, wherever it is
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _LAYERS = tuple(_TORCH + part.replace("/", os.sep) for part in ("nn/modules/", "nn/functional.py", "nn/utils/"))
@@ -41,6 +42,11 @@ def itself(value: Any) -> Any:
 def is_given(module: object) -> bool:
     """Whether a module of this name belongs to Python, PyTorch or NumPy."""
     return isinstance(module, str) and module.partition(".")[0] in _GIVEN
+
+
+def is_of_ours(value: object) -> bool:
+    """Whether a value is an object of this package's, such as what stands in the place of a compiled module's forward: it leads to all that is known."""
+    return str(type(value).__module__).startswith(_PACKAGE)
 
 
 def is_ours(path: str) -> bool:
