@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-_GIVEN = sys.stdlib_module_names | {"torch", "numpy", "triton", "functorch", "sympy"}
+_LIBRARIES = ("numpy", "triton", "functorch", "sympy", "mpmath")  #: what PyTorch computes with itself
+_GIVEN = sys.stdlib_module_names | {"torch", *_LIBRARIES}
 _MARK = "_fast_compile_stands_for"
 
 _PACKAGE = __name__.rsplit(".", 3)[0] + "."  #: this package, wherever it is
@@ -64,4 +65,4 @@ def is_read(path: str) -> bool:
         return path.startswith(_LAYERS) and path != _CALLING
     if path.startswith(_STANDARD) and not any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES):
         return path.endswith(_STEERING)
-    return f"{os.sep}numpy{os.sep}" not in path
+    return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES)
