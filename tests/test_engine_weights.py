@@ -552,3 +552,13 @@ def test_an_interruption_while_weights_are_laid_out_loses_none(at: int) -> None:
         torch.testing.assert_close(handle(*inputs), UNet.forward(net, *inputs), rtol=1e-4, atol=1e-4)
     handle.uninstall()
     assert all(torch.equal(value, expected[name]) and value.is_contiguous() for name, value in net.state_dict().items())
+
+
+def test_strides_that_do_not_matter_trace_nothing() -> None:
+    handle = _sampled(UNet())
+    weight = torch.randn(32, 16, 1, 1).as_strided((32, 16, 1, 1), (16, 1, 16, 16))
+    handle.module.res1.skip.weight = nn.Parameter(weight)
+    inputs = UNet.inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(handle(*inputs), UNet.forward(handle.module, *inputs), rtol=1e-4, atol=1e-4)
+    assert handle.engine.report.calls == {"traced": 1, "fused": 3}

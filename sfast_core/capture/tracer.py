@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .errors import CaptureError
-from .guards import CodeCache, Guard, ReadSet, has_read
+from .guards import Guard, ReadSet, has_read, known_codes
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
@@ -38,7 +38,7 @@ class Tracer:
 
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
         self._leaf_scope = leaf_scope
-        self._codes = CodeCache()
+        self._codes = known_codes()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
         self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read
 

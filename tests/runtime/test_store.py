@@ -418,3 +418,25 @@ def test_neither_a_store_nor_what_it_bound_keeps_a_module_alive() -> None:
         assert [ref() for ref in alive] == [None] * 4 and store.adopted_bytes == 0 and store.restore() == 0
     finally:
         gc.enable()
+
+
+def test_after_a_restore_nothing_is_known_of_modules_that_are_gone() -> None:
+    net, store = Net(), WeightStore()
+    store.tensors([packed(net, *QKV)], CPU)
+    net.k = nn.Linear(8, 6)
+    assert not store.may_pack(refs(net, "k.weight", "v.weight"))
+    store.restore()
+    assert store.may_pack(refs(net, "k.weight", "v.weight")) and store.adopted_bytes == 0
+
+
+def test_inference_tensors_stay_laid_out_where_gradients_are_recorded() -> None:
+    with torch.inference_mode():
+        net = Net()
+    store = WeightStore()
+    sources = [packed(net, *QKV), channels_last(net, "conv.weight")]
+    store.tensors(sources, CPU)
+    adopted = store.adopted_bytes
+    store.leave_to_autograd()
+    assert net.q.weight.requires_grad and store.adopted_bytes == adopted
+    net.k.weight = nn.Parameter(torch.randn(6, 8), requires_grad=False)
+    store.tensors(sources, CPU)

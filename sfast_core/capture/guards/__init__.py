@@ -1,7 +1,7 @@
 """What a recorded call read besides its arguments, and what it left behind: found from the code that ran."""
 
 from .arguments import has_read
-from .code_cache import CodeCache
+from .code_cache import CodeCache, known_codes
 from .effects import Effects, NotRepeated, effects_of
 from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import stands_for
@@ -19,6 +19,7 @@ __all__ = [
     "ReadSet",
     "Unwatched",
     "effects_of",
+    "known_codes",
     "has_read",
     "is_object",
     "stands_for",

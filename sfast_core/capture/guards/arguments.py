@@ -29,8 +29,8 @@ def has_read(reads: ReadSet, value: Any, name: str | None) -> bool:
     if id(value) in reads.seen or (name is not None and (name in reads.words or not name.isidentifier())):
         return True
     # Found without its name, in a loop say: then by an attribute of its own, or a method of its class has run.
-    names = reads.loose | reads.stored | reads.words
-    return any(cls is type(value) for cls, _ in reads.receivers) or not names.isdisjoint(_kept(value))
+    names = reads.loose | reads.stored
+    return reads.anything or any(cls is type(value) for cls, _ in reads.receivers) or not names.isdisjoint(_kept(value))
 
 
 def _kept(value: Any) -> set[str]:

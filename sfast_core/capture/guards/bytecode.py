@@ -198,6 +198,9 @@ class _Reader:
             self._pop()
         arguments = [self._pop() for _ in range(count)][::-1]
         called = self._pop()
+        if called.builtin == "__import__" and arguments and isinstance(arguments[0].constant, str):
+            self._stack.append(_Value((self._reads.imports.setdefault((arguments[0].constant, 0, False), Chain()),)))
+            return
         if called.builtin in _DYNAMIC and len(arguments) >= 2:
             self._by_name(called.builtin, arguments)
             return
@@ -276,7 +279,7 @@ class _Reader:
     def _load_global(self, name: str) -> None:
         chain = self._reads.globals.setdefault(name, Chain())
         chain.loaded = True
-        builtin = name if name in _DYNAMIC or name in _LISTING or name in ("super", "id") else None
+        builtin = name if name in _DYNAMIC or name in _LISTING or name in ("super", "id", "__import__") else None
         self._stack.append(_Value((chain,), builtin=builtin))
 
     def _attribute(self, of: _Value, name: str, is_method: bool = False) -> _Value:

@@ -71,6 +71,7 @@ class CodeReads:
         stored_globals: names of globals that are.
         stored_variables: names of free variables that are.
         dynamic: attributes are read or set by names that are computed.
+        anything: such attributes may be those of values that aren't known.
     """
 
     variables: dict[str, Chain] = field(default_factory=dict)
@@ -82,13 +83,14 @@ class CodeReads:
     stored_globals: set[str] = field(default_factory=set)
     stored_variables: set[str] = field(default_factory=set)
     dynamic: bool = False
+    anything: bool = False
 
 
 def read_everything(reads: CodeReads) -> None:
     """Note that attributes by names that aren't known are read of whatever the code knows."""
     for chain in (*reads.variables.values(), *reads.globals.values()):
         read_every(chain)
-    reads.dynamic = True
+    reads.dynamic = reads.anything = True
 
 
 def read_every(chain: Chain, only_used: bool = False) -> None:

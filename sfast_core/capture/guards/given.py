@@ -16,15 +16,17 @@ _GIVEN = sys.stdlib_module_names | {"torch", *_LIBRARIES}
 _MARK = "_fast_compile_stands_for"
 
 _PACKAGE = __name__.rsplit(".", 3)[0] + "."  #: this package, wherever it is
-_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+# As the code that lies there names its files, links and all: a host's folder of extensions may have but a link to this.
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _LAYERS = tuple(_TORCH + part.replace("/", os.sep) for part in ("nn/modules/", "nn/functional.py", "nn/utils/"))
 _CALLING = _TORCH + os.path.join("nn", "modules", "module.py")  #: what this reads of each module, its call, is known beforehand
 _STANDARD = tuple(
     {str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib")} | {str(Path(os.__file__).parent) + os.sep}
 )
 _PACKAGES = ("site-packages", "dist-packages")
-_STEERING = ("os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
+IMPORTING = os.path.join("importlib", "__init__.py")
+_STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
 
 
 _FROZEN = ("<frozen os>",)

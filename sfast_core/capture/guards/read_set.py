@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
-import weakref
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 
 from .chains import ITEM, Chain, CodeReads, read_everything
 from .code_cache import CodeCache
-from .given import is_given, itself
+from .given import IMPORTING, is_given, itself
 from .kinds import Kind
 from .notes import MISSING, Place, Seen, Table, is_gone, item_of
 from .origin import Origin
@@ -27,7 +26,6 @@ from .seen_values import CONTAINERS, PLAIN, USED, WALKS, SeenValues
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
-_IMPORTS = frozenset({"import_module", "__import__"})
 _ANYTHING = Chain()
 _ANYTHING.content = _ANYTHING.every = True
 
@@ -49,16 +47,18 @@ class ReadSet(SeenValues):
     Attributes:
         words: strings among the constants of the code that ran.
         receivers: the classes whose methods ran.
+        anything: attributes by computed names may have been read of values that aren't known.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
-        super().__init__(codes)
-        self.root = weakref.ref(root)
+        super().__init__(codes, root)
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
         self._names: set[str] = set()  # in all code that ran
+        self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
         self._loose_names: dict[type, list[str]] = {}
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
+        self.anything = False
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
             self._class_attribute(type(root), name, Origin(None, type(root).__qualname__))
@@ -76,6 +76,8 @@ class ReadSet(SeenValues):
             if not plan.roots and not code.co_argcount:
                 return
             variables = frame.f_locals
+            if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
+                self._imports.add(str(variables.get("name")))
             for name, chain in plan.roots:
                 self._variable(variables.get(name), chain, name)
             if code.co_argcount:
@@ -91,6 +93,7 @@ class ReadSet(SeenValues):
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self.words |= reads.words
+        self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
         self._names.update(code.co_names)
         if reads.dynamic:
@@ -99,8 +102,6 @@ class ReadSet(SeenValues):
         for name, chain in reads.globals.items():
             if chain.used or name in reads.stored_globals:
                 self._global(names, name, chain, origin)
-        if not _IMPORTS.isdisjoint(code.co_names):
-            self._any_file = True
         if reads.dynamic:
             for name in reads.words & names.keys():
                 self._global(names, name, _ANYTHING, origin)
@@ -170,7 +171,7 @@ class ReadSet(SeenValues):
                 for owner in (cls, type(cls)):
                     for name in self._loose_of(owner):
                         self._class_attribute(owner, name, Origin(None, owner.__qualname__))
-            if self._any_file:
+            if self._any_file or self._imports:
                 self._read_files()
             if not new:
                 return
@@ -182,9 +183,12 @@ class ReadSet(SeenValues):
                     self._attribute(seen, name)
 
     def _read_files(self) -> None:
-        """Some file was asked for by a name that isn't known."""
+        """Files were asked for by names that aren't in the code: any attribute that is read of whatever may be theirs."""
+        asked = list(sys.modules) if self._any_file else list(self._imports)
         self._any_file, self._lenient = False, True
-        for name, module in list(sys.modules.items()):
+        self._imports.clear()
+        for name in asked:
+            module = sys.modules.get(name)
             if isinstance(module, ModuleType) and not is_given(name):
                 origin, names = Origin(None, name), vars(module)
                 for attribute in names.keys() & self.loose:

@@ -38,6 +38,10 @@ _MOST = 200_000  # things in containers
 class SeenValues:
     """What is read of values, from those on that :meth:`see` is told of. Nothing is called for it.
 
+    Args:
+        codes: what is known of code.
+        root: the module that is called. It is held weakly.
+
     Attributes:
         exact: the ids of objects that were asked for by identity: no other is as good.
         refused: why what was read can't be compared, or None.
@@ -49,7 +53,8 @@ class SeenValues:
         stored: names of attributes that are set.
     """
 
-    def __init__(self, codes: CodeCache) -> None:
+    def __init__(self, codes: CodeCache, root: torch.nn.Module) -> None:
+        self.root = weakref.ref(root)
         self.refused: str | None = None
         self.seen: dict[int, Seen] = {}
         self.held: dict[int, Held] = {}
@@ -306,7 +311,7 @@ class SeenValues:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
-            for name in CALLING:
+            for name in CALLING if value is not self.root() else ():  # how the root is called is its caller's business
                 self._below(self._attribute(seen, name), USED, seen.origin, name)
         return seen
 

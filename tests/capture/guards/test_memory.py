@@ -203,6 +203,34 @@ def test_what_was_made_in_the_call_is_gone(name: str) -> None:
     assert guard.changed(net) is None
 
 
+class Short:
+    """Like a context manager that lets go of its module while it is entered."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        self.state = None if self.of is None else "held"
+
+    def enter(self) -> Any:
+        kept = self.of
+        self.state = self.of = None
+        return kept
+
+
+def shortly(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):  # some lie where those before them were
+        made = [Short(net) for _ in range(200)]
+        x = x + sum(len(list(short.enter().children())) for short in made)
+        del made
+    return x
+
+
+def test_what_was_made_in_the_memory_of_what_is_gone_is_gone_too() -> None:
+    net = Forward(shortly)
+    _, found, guard = guarded(net, X)
+    assert isinstance(found, Trace), found.reason
+    assert guard.changed(net) is None
+
+
 def test_a_result_that_the_caller_lets_go_is_gone() -> None:
     result, found, guard = guarded(Reads(), X)
     ref = weakref.ref(result)

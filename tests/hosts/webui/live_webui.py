@@ -85,7 +85,7 @@ class LiveWebui:
         with self.log.open("w") as log:
             self._process = subprocess.Popen(command, cwd=path, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
-    def wait(self, starts: int = 1, seconds: float = 240) -> None:
+    def wait(self, starts: int = 1, seconds: float = 600) -> None:
         """Until it has said ``starts`` times that it has started and its API answers: before that, a request may break its start.
 
         Raises:

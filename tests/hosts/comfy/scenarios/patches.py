@@ -229,6 +229,11 @@ def scenario_a_function_replaced_for_all_models() -> None:
 
 
 def _counted_in_a_block(inner: Any, call: dict[str, Any], step: int) -> None:
+    """A number that the model reads."""
+    inner.middle_block[1].transformer_blocks[0].norm1.eps = 1e-5 + step * 1e-9
+
+
+def _counted_unread(inner: Any, call: dict[str, Any], step: int) -> None:
     inner.middle_block[1].step = step
 
 
@@ -236,23 +241,77 @@ def _counted_in_an_option(inner: Any, call: dict[str, Any], step: int) -> None:
     call["c"] = {**call["c"], "transformer_options": {**call["c"]["transformer_options"], "step": step}}
 
 
+def _counting(model: Any, count: Any) -> Any:
+    """A clone that counts its calls somewhere."""
+    model, steps = model.clone(), itertools.count()
+
+    def wrapper(apply: Any, call: dict[str, Any]) -> Any:
+        count(model.model.diffusion_model, call, next(steps))
+        return apply(call["input"], call["timestep"], **call["c"])
+
+    model.set_model_unet_function_wrapper(wrapper)
+    return model
+
+
+class _Options:
+    """What a sampler's node hands on to patches of its own, callable or not."""
+
+    def __init__(self, step: int) -> None:
+        self.steps_so_far = step
+
+    def __call__(self, name: str) -> int:
+        return self.steps_so_far
+
+
+class _Module(torch.nn.Module):
+    """As a sampler's node hands on the model's schedule."""
+
+
+def _an_object_in_the_options(inner: Any, call: dict[str, Any], step: int) -> None:
+    options = {"their_options": _Options(step), "their_module": _Module(), "their_list": [_Options(step)]}
+    call["c"] = {**call["c"], "transformer_options": {**call["c"]["transformer_options"], **options}}
+
+
+def scenario_what_differs_at_each_step_and_is_not_read() -> None:
+    """A number on the model, and objects in the options: traced once."""
+    for count in (_counted_unread, _an_object_in_the_options):
+        model, twin = load("sd15"), load("sd15")
+        fast = fast_compile.apply(model)
+        assert_close(sample(_counting(fast, count), steps=4), sample(twin, steps=4))
+        found = calls(model)
+        assert found["traced"] == 1 and found["fused"] >= 3 and not found["eager"], found
+
+
+def scenario_an_object_in_the_options_that_the_model_reads() -> None:
+    """By an override of attention: not through the patcher."""
+
+    class Override:
+        strength = 1.1
+
+        def __call__(self, attention: Any, *args: Any, **kwargs: Any) -> Any:
+            return attention(*args, **kwargs) * self.strength
+
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        model.model_options["transformer_options"]["optimized_attention_override"] = Override()
+        return model
+
+    model, twin = load("sd15"), load("sd15")
+    fast, expected = fast_compile.apply(patch(model)), sample(patch(twin))
+    assert_differs(expected, sample(twin))
+    assert_close(sample(fast), expected), assert_close(sample(fast), expected)
+    found = calls(model)
+    assert found["traced"] == 1 and found["eager"] and not found["fused"], found
+    assert any("holds a Override" in reason for reason in found), found
+
+
 def scenario_what_differs_at_each_step() -> None:
     """It isn't traced at each of them for ever, and when that ends the model is fast again."""
-    for count, word in ((_counted_in_a_block, "middle_block.1.step changed"), (_counted_in_an_option, "['step'] is another")):
+    for count, word in ((_counted_in_a_block, "norm1.eps changed"), (_counted_in_an_option, "['step'] is another")):
         model, twin = load("sd15"), load("sd15")
 
-        def patch(model: Any, count: Any = count) -> Any:
-            model, steps = model.clone(), itertools.count()
-
-            def wrapper(apply: Any, call: dict[str, Any]) -> Any:
-                count(model.model.diffusion_model, call, next(steps))
-                return apply(call["input"], call["timestep"], **call["c"])
-
-            model.set_model_unet_function_wrapper(wrapper)
-            return model
-
         fast, expected = fast_compile.apply(model), sample(twin, steps=14)
-        assert_close(sample(patch(fast), steps=14), expected)
+        assert_close(sample(_counting(fast, count), steps=14), expected)
         found = calls(model)
         assert found["traced"] < 12 and found["eager"] > 2 and not found["fused"], found
         assert all(word in reason for reason in found if reason.startswith("because")), found
