@@ -164,8 +164,7 @@ def stateful(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x + net.table
 
 
-KEPT: dict[str, torch.Tensor] = {"global": torch.randn(4, 8)}
-KEPT["global"].more = torch.randn(4, 8)  # type: ignore[attr-defined]
+KEPT: dict[str, torch.Tensor] = {}
 REFUSED: dict[str, tuple[Function, str]] = {
     "item": (lambda net, x: x * x.sum().item(), "item reads a tensor's value"),
     "float": (lambda net, x: x * float(x[0, 0]), "reads a tensor's value"),
@@ -180,7 +179,6 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),
     "an own generator": (lambda net, x: x + torch.rand(8, generator=torch.Generator()), "was given a Generator"),
     "out=": (lambda net, x: torch.add(x, 1, out=torch.empty_like(x)), "add writes to out="),
-    "a tensor that another has as an attribute": (lambda net, x: x + KEPT["global"].more, "no input, no weight and not computed"),
     "an array's memory": (lambda net, x: x + torch.from_numpy(net._array), "no input, no weight and not computed"),
     "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),
     "new_empty that nobody fills": (lambda net, x: x.new_empty(4, 8), "a kernel that torch doesn't dispatch"),
@@ -242,6 +240,12 @@ class Slot:
         self.tensor = tensor
 
 
+def _more(tensor: torch.Tensor) -> torch.Tensor:
+    other = torch.zeros(1)
+    other.more = tensor  # type: ignore[attr-defined]
+    return other
+
+
 def _closing(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x + tensor
 
@@ -253,6 +257,7 @@ PLACES: dict[str, tuple[Callable[[torch.Tensor], Any], Function, Callable[[Any, 
     "a list that is walked": (lambda tensor: [tensor], lambda net, x: sum(net.kept, x), lambda net, other: net.kept.__setitem__(0, other)),
     "a list in a dict": (lambda tensor: {"a": [tensor]}, lambda net, x: x + net.kept["a"][0], lambda net, other: net.kept.update(a=[other])),
     "an object": (lambda tensor: SimpleNamespace(t=tensor), lambda net, x: x + net.kept.t, lambda net, other: setattr(net.kept, "t", other)),
+    "a tensor": (_more, lambda net, x: x + net.kept.more, lambda net, other: setattr(net.kept, "more", other)),
     "a slot": (Slot, lambda net, x: x + net.kept.tensor, lambda net, other: setattr(net.kept, "tensor", other)),
     "a closure": (_closing, lambda net, x: net.kept(x), lambda net, other: setattr(net.kept.__closure__[0], "cell_contents", other)),
     "another closure": (_closing, lambda net, x: net.kept(x), lambda net, other: setattr(net, "kept", _closing(other))),

@@ -42,18 +42,22 @@ def by_cosines(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
 
 
 def by_operator(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """As ComfyUI does by comfy-kitchen; its operator is made here where that isn't installed."""
-    if not hasattr(torch.ops.comfy_kitchen, "apply_rope1"):
-        torch.library.custom_op("comfy_kitchen::apply_rope1", by_columns, mutates_args=()).register_fake(lambda x, _: torch.empty_like(x))
     return torch.ops.comfy_kitchen.apply_rope1(x, matrices)
 
 
 def by_operator_of_two(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """Queries and keys in one call, of which one is looked at."""
+    return torch.ops.comfy_kitchen.apply_rope(x, x * 2, matrices)[0]
+
+
+@pytest.fixture(autouse=True)
+def comfy_kitchen() -> None:
+    """As ComfyUI does by comfy-kitchen; its operators are made here where that isn't installed."""
+    if not hasattr(torch.ops.comfy_kitchen, "apply_rope1"):
+        torch.library.custom_op("comfy_kitchen::apply_rope1", by_columns, mutates_args=()).register_fake(lambda x, _: torch.empty_like(x))
     if not hasattr(torch.ops.comfy_kitchen, "apply_rope"):
         fake = lambda q, k, _: (torch.empty_like(q), torch.empty_like(k))  # noqa: E731
         torch.library.custom_op("comfy_kitchen::apply_rope", _of_two, mutates_args=()).register_fake(fake)
-    return torch.ops.comfy_kitchen.apply_rope(x, x * 2, matrices)[0]
 
 
 def _of_two(q: torch.Tensor, k: torch.Tensor, matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
-_GIVEN = sys.stdlib_module_names | {"torch", "numpy", "triton", "functorch", "sympy"}
+_LIBRARIES = ("numpy", "triton", "functorch", "sympy", "mpmath")  #: what PyTorch computes with itself
+_GIVEN = sys.stdlib_module_names | {"torch", *_LIBRARIES}
 _MARK = "_fast_compile_stands_for"
 
+_PACKAGE = __name__.rsplit(".", 3)[0] + "."  #: this package, wherever it is
 # As the code that lies there names its files, links and all: a host's folder of extensions may have but a link to this.
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -45,6 +47,11 @@ def itself(value: Any) -> Any:
 def is_given(module: object) -> bool:
     """Whether a module of this name belongs to Python, PyTorch or NumPy."""
     return isinstance(module, str) and module.partition(".")[0] in _GIVEN
+
+
+def is_of_ours(value: object) -> bool:
+    """Whether a value is an object of this package's, such as what stands in the place of a compiled module's forward: it leads to all that is known."""
+    return str(type(value).__module__).startswith(_PACKAGE)
 
 
 def is_ours(path: str) -> bool:

@@ -68,7 +68,7 @@ class ReadSet(SeenValues):
 
     def started(self, code: CodeType, frame: FrameType) -> None:
         """A function of this code begins to run in this frame. Never raises."""
-        if self.refused is not None:
+        if self.refused is not None or (code.co_filename == "<string>" and is_given(frame.f_globals.get("__name__"))):  # a dataclass of PyTorch's
             return
         try:
             known = self._plans.get(id(code))

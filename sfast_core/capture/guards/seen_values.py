@@ -14,7 +14,7 @@ import torch
 from .bytecode import MUTATORS
 from .chains import ATTRIBUTE, ITEM, Chain
 from .code_cache import CodeCache
-from .given import is_given, is_ours, is_read, itself
+from .given import is_given, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried, kind_of
 from .notes import COMPUTED, MISSING, Asked, Held, Place, Seen, Table, content_of, copy_of, item_of, local, slot
 from .origin import Origin
@@ -104,6 +104,8 @@ class SeenValues:
         if chain.below and kind is not Kind.OBJECT and kind is not Kind.MODULE:
             self._given_attributes(value, chain, origin)
         if kind in PLAIN:
+            return
+        if kind is Kind.OBJECT and is_of_ours(value):
             return
         if kind in (Kind.OBJECT, Kind.MODULE):
             self._object(value, kind, chain, origin)
