@@ -28,10 +28,10 @@ from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import Value, leaves, mapped
 from .tensor_map import TensorMap
+from .unchanged import Unchanged
 from .values import METADATA, why_not_static
 from .weights import WeightRef, WeightSource, WeightTable
 
-_SMALL = 1 << 16  # elements of a buffer that is compared with what it was
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
@@ -60,8 +60,7 @@ class Recorder(TorchFunctionMode):
         self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
         self._weights: dict[WeightRef, torch.fx.Node] = {}
         self._externals: list[tuple[torch.Tensor, torch.fx.Node, str]] = []  # tensors from elsewhere, and what reads them first
-        self._versions: list[tuple[weakref.ref[torch.Tensor], int, str]] = []  # of what a call must not change
-        self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor, str]] = []  # of small buffers
+        self._unchanged = Unchanged()
         self._metas: dict[Hashable, torch.Tensor] = {}
         self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
         self._paused = 0
@@ -132,7 +131,7 @@ class Recorder(TorchFunctionMode):
                 nodes = tuple(self._node(tensor, "the result") for tensor in result)
                 self.graph.output(nodes)
                 self._refuse_unwritten()
-                self._refuse_changed()
+                self._unchanged.check()
                 self._name_externals(found)
             except CaptureError as error:
                 self.failure = str(error)
@@ -396,11 +395,7 @@ class Recorder(TorchFunctionMode):
     def _keep(self, tensor: torch.Tensor, what: str) -> None:
         """The call is not to write to this tensor, by operations that say so or from within others."""
         self._foreign.add(self._storage(tensor))
-        if not tensor.is_inference():
-            self._versions.append((weakref.ref(tensor), tensor._version, what))
-        if not isinstance(tensor, torch.nn.Parameter) and what.startswith("the weight") and tensor.numel() <= _SMALL and not tensor.is_meta:
-            with torch._C.DisableTorchFunction():
-                self._copies.append((weakref.ref(tensor), tensor.detach().clone(), what))
+        self._unchanged.add(tensor, what)
 
     def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
         if self._last_placeholder is None:
@@ -429,17 +424,6 @@ class Recorder(TorchFunctionMode):
         found: list[torch.fx.Node] = []
         torch.fx.node.map_arg((tuple(call[0]), call[1]), found.append)
         return bool(found)
-
-    def _refuse_changed(self) -> None:
-        """A norm in training mode writes statistics, an embedding may bound its rows: nothing in the function's name says so."""
-        for ref, version, what in self._versions:
-            tensor = ref()
-            if tensor is not None and tensor._version != version:
-                raise CaptureError(f"the call changes {what} in place")
-        for ref, copy, what in self._copies:  # a batch norm's kernel counts no version
-            tensor = ref()
-            if tensor is not None and not bool(torch.isclose(tensor, copy, rtol=0, atol=0, equal_nan=True).all()):
-                raise CaptureError(f"the call changes {what} in place")
 
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)

@@ -29,7 +29,6 @@ IMPORTING = os.path.join("importlib", "__init__.py")
 _STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
 
 
-_LIBRARIES = ("numpy", "sympy", "mpmath", "triton")
 _FAR = 200  # frames
 _FROZEN = ("<frozen os>",)
 

@@ -1,0 +1,46 @@
+"""Tensors that a recorded call reads and must not write to: inputs, weights, tensors from elsewhere."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from .errors import CaptureError
+
+_SMALL = 1 << 16  # elements of a buffer that is compared with what it was
+
+
+class Unchanged:
+    """Notes tensors as they are, and looks again when the call is over.
+
+    A norm in training mode writes statistics, an embedding may bound its rows: nothing in the function's name says so. Most such writes are
+    counted by the tensor (``_version``). A batch norm's kernel counts none, so small buffers are compared with copies.
+    """
+
+    def __init__(self) -> None:
+        self._versions: list[tuple[weakref.ref[torch.Tensor], int, str]] = []
+        self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor, str]] = []
+
+    def add(self, tensor: torch.Tensor, what: str) -> None:
+        """Note a tensor. ``what`` it is, in words; a module's begins with "the weight"."""
+        if not tensor.is_inference():
+            self._versions.append((weakref.ref(tensor), tensor._version, what))
+        if not isinstance(tensor, torch.nn.Parameter) and what.startswith("the weight") and tensor.numel() <= _SMALL and not tensor.is_meta:
+            with torch._C.DisableTorchFunction():
+                self._copies.append((weakref.ref(tensor), tensor.detach().clone(), what))
+
+    def check(self) -> None:
+        """Compare.
+
+        Raises:
+            CaptureError: one was written to.
+        """
+        for ref, version, what in self._versions:
+            tensor = ref()
+            if tensor is not None and tensor._version != version:
+                raise CaptureError(f"the call changes {what} in place")
+        for ref, copy, what in self._copies:
+            tensor = ref()
+            if tensor is not None and not bool(torch.isclose(tensor, copy, rtol=0, atol=0, equal_nan=True).all()):
+                raise CaptureError(f"the call changes {what} in place")
