@@ -152,7 +152,7 @@ def test_what_was_replayed_for_nothing_is_dropped(pair: tuple[Any, Any]) -> None
     kept = mine.weight, theirs.weight
     new = torch.randn_like(theirs.weight) * theirs.weight.std()
     for weights in ((new.clone(), new.clone()), kept, (new.clone(), new.clone())):
-        mine.weight, theirs.weight = (torch.nn.Parameter(weight, requires_grad=False) for weight in weights)
+        mine.weight, theirs.weight = (torch.nn.Parameter(weight.clone(), requires_grad=False) for weight in weights)
         for _ in range(3):
             check(fast, twin, inputs())
     assert fast.engine.report.calls["eager"] == 0 and fast.engine.report.calls["traced"] == 3
