@@ -65,6 +65,8 @@ class Externals:
             for name, then in seen.found.items():
                 if isinstance(then, torch.Tensor):
                     yield then, value if isinstance(value, torch.nn.Module) else None, name
+                else:
+                    yield from _tensors(then, name)
         for place in reads.places.values():
             yield from _tensors(place.then, str(place.name))
         for held in reads.held.values():

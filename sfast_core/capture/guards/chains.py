@@ -26,7 +26,7 @@ class Chain:
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
-    __slots__ = ("attributes_of", "below", "content", "depth", "every", "identity", "loaded", "stored", "written")
+    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "identity", "loaded", "stored", "written")
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
@@ -34,6 +34,7 @@ class Chain:
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
         self.content = self.loaded = self.stored = self.every = self.identity = False
+        self._attributes: tuple[tuple[str, Chain], ...] | None = None
 
     def at(self, key: Key) -> Chain | None:
         """What is read at ``key`` below; None where that is too deep."""
@@ -45,6 +46,13 @@ class Chain:
             if key == _ATTRIBUTES:
                 found.attributes_of = self
         return found
+
+    @property
+    def attributes(self) -> tuple[tuple[str, Chain], ...]:
+        """The attributes below, by name. To be asked for once the code is read."""
+        if self._attributes is None:
+            self._attributes = tuple((name, below) for (what, name), below in self.below.items() if what == ATTRIBUTE)
+        return self._attributes
 
     @property
     def used(self) -> bool:

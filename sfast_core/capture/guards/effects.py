@@ -191,12 +191,11 @@ class _Finder:
         """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change, but for globals that are only set."""
         reads = self._reads
         for key, place in reads.places.items():
-            if place.owner is None and place.table is not None:
-                now = itself(place.table.get(place.name, MISSING))
-                if not place.read:
-                    self._global(key, place, now)
-                elif self._another(now, place.then):
-                    self._refuse(key, Origin(place.origin, place.name))
+            now = itself(place.table.get(place.name, MISSING))
+            if not place.read:
+                self._global(key, place, now)
+            elif self._another(now, place.then):
+                self._refuse(key, Origin(place.origin, place.name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):
                 if self._another(vars(cls).get(name, MISSING), attributes.get(name, MISSING)):

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from .attributes import rows_of
 from .equality import Equality
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
-from .notes import MISSING, Held
+from .notes import MISSING, Held, Place, Row
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
@@ -45,18 +46,16 @@ class Guard:
     ) -> None:
         self._root = reads.root
         self._fixed = frozenset(fixed)
+        rows = rows_of(reads, {*bound, *without}, self._noted)
         self._let_go_of_tensors(reads)
         self._equality = Equality(reads, self._fixed)
         self._same = self._equality.same
         root = reads.root()
         own = None if root is None else root.__dict__
-        places = [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
-        self._root_places = [place for place in places if place.table is own]
-        for place in self._root_places:
-            place.table = None  # it leads to the compiled state, and that to here
-        self._root_places = [place for place in self._root_places if place.name != "forward"]  # the compiled one, or what others put around it
-        places = [place for place in places if place.table is not None]
-        self._places = Places(places, self._same)
+        rows += _rows([place for key, place in reads.places.items() if place.read and key not in bound and key not in without])
+        self._root_places = {name: then for row in rows if row.table is own for name, then in _items(row)}
+        self._root_places.pop("forward", None)  # the compiled one, or what others put around it
+        self._places = Places([row for row in rows if row.table is not own], self._same)  # its own leads to the compiled state, and that to here
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
         self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
@@ -70,6 +69,8 @@ class Guard:
         self._defaults = [(entry[2], entry[3]) for entry in self._functions]
         self._cells = [(cell, content, entry[5], entry[0]) for entry in self._functions for cell, content in entry[4] if (id(cell), None) not in without]
         self._counted = list(reads.counted.values())
+        self._counted_tables = [table for table, *_ in self._counted]
+        self._counts = [count for _, count, _ in self._counted]
         self._set_classes(reads, without)
         self._set_types(reads)
         self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
@@ -92,7 +93,9 @@ class Guard:
         for seen in reads.seen.values():
             seen.before.clear()  # its weak reference's callback has it too
             seen.parts = []
-            seen.found = {name: self._noted(value) for name, value in seen.found.items() if name != "forward" or seen.get() is not reads.root()}
+            for name, value in seen.found.items():
+                if isinstance(value, torch.Tensor):
+                    seen.found[name] = self._noted(value)
         for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
             cells = [(cell, self._noted(content)) for cell, content in cells]
             reads.functions[key] = function, code, defaults, keywords, cells, origin
@@ -167,10 +170,10 @@ class Guard:
         own = root.__dict__
         if self._root_names is not None and own.keys() != self._root_names:
             return "the module has other attributes"
-        for place in self._root_places:
-            now = own.get(place.name, MISSING)
-            if now is not place.then and not self._same(now, place.then):
-                return f"{place.name} changed"
+        for name, then in self._root_places.items():
+            now = own.get(name, MISSING)
+            if now is not then and not self._same(now, then):
+                return f"{name} changed"
         return None
 
     def _changed_classes(self) -> str | None:
@@ -189,9 +192,9 @@ class Guard:
             for held in contents.different():
                 if not self._equality.same_items(held.value, held.before, held.kind):
                     return f"what is in {_words(held)} changed"
-        for table, count, origin in self._counted:
-            if len(table) != count:
-                return f"{origin if origin is not None else 'the module'} has other parameters or buffers"
+        if list(map(len, self._counted_tables)) != self._counts:
+            origin = next(origin for table, count, origin in self._counted if len(table) != count)
+            return f"{origin if origin is not None else 'the module'} has other parameters, buffers or children"
         for held in self._others:
             if not self._equality.same_items(held.value, held.before, held.kind):
                 return f"what is in {_words(held)} changed"
@@ -247,6 +250,25 @@ def _of_lists(values: list[list[Any]]) -> Any:
 
 def _of_dicts(values: list[dict[Any, Any]]) -> Any:
     return itertools.chain(itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values)))
+
+
+def _items(row: Row) -> Iterator[tuple[Any, Any]]:
+    yield from zip(row.names, row.then, strict=True)
+    for name in row.absent:
+        yield name, MISSING
+
+
+def _rows(places: Iterable[Place]) -> list[Row]:
+    """Places of one table in one row."""
+    rows: dict[int, Row] = {}
+    for place in places:
+        row = rows.setdefault(id(place.table), Row(place.table, place.origin))
+        if place.then is MISSING:
+            row.absent.append(place.name)
+        else:
+            row.names.append(place.name)
+            row.then.append(place.then)
+    return list(rows.values())
 
 
 def _has_notes(held: Held) -> bool:

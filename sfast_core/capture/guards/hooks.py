@@ -57,9 +57,9 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
             if table is None:
                 continue
             tables.append((name, table))
-            if reason is None and not all(map(transparent, table.values())):
+            if table and reason is None and not all(map(transparent, table.values())):
                 reason = f"{name} has forward hooks"
-        if reason is None and _keeps_state(module.__dict__):
+        if "_diffusers_hook" in module.__dict__ and reason is None and _keeps_state(module.__dict__):
             reason = f"{name} has a hook of diffusers' that keeps state from step to step"
     if reason is None and root is not None and _keeps_state(root.__dict__):
         reason = "it has a hook of diffusers' that keeps state from step to step"

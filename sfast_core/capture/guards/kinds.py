@@ -47,6 +47,8 @@ class Kind(enum.Enum):
     STATEFUL = enum.auto()  #: has a state that can't be seen, and that use changes: an iterator, random numbers
     OPAQUE = enum.auto()  #: nothing can be seen of it
 
+    __hash__ = object.__hash__  # Enum's own is a function of Python's, and sets of kinds are asked for each value that is read
+
 
 _VALUES = frozenset(
     {

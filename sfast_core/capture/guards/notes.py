@@ -25,7 +25,7 @@ class Seen:
         table: its attributes.
         before: what they were when it was first seen.
         parts: a module's parameters, buffers and children, likewise.
-        found: the attributes that are read.
+        found: the attributes that are read, and what they were. Where each lies, its name and its class tell: :func:`.attributes.rows_of`.
         stored: those that are only set.
         every: whatever attributes there are may be read.
         made: it was made in this call, before its ``__init__`` ran.
@@ -87,8 +87,18 @@ class Place:
     name: Any
     then: Any
     origin: Origin | None
-    owner: Seen | None = None
     read: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """Names in one table, what was at each of them, and those at which there was nothing."""
+
+    table: Any
+    origin: Origin | None
+    names: list[Any] = field(default_factory=list)
+    then: list[Any] = field(default_factory=list)
+    absent: list[Any] = field(default_factory=list)
 
 
 def slot(member: MemberDescriptorType, seen: Seen) -> Any:

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .notes import MISSING, Place
+from .notes import MISSING, Place, Row
 
 Same = Callable[[Any, Any], bool]
 
@@ -18,28 +18,27 @@ class Places:
     Tables of which the same names are read are asked together, each for all of them at once: 12 ns a place in the place of 60.
 
     Args:
-        places: what is watched.
+        rows: what is watched.
         same: whether an object is as good as the one that was there.
     """
 
-    def __init__(self, places: Sequence[Place], same: Same) -> None:
+    def __init__(self, rows: Sequence[Row], same: Same) -> None:
         self._same = same
-        self._steady = list(places)
+        self._steady = list(rows)
         self._moving: list[Place] = []  # where another object is found that is as good: looked at one by one from then on
         self._arrange()
 
     def __len__(self) -> int:
-        return len(self._steady) + len(self._moving)
+        return sum(len(row.names) + len(row.absent) for row in self._steady) + len(self._moving)
 
     def changed(self) -> Place | None:
         """The first place where something else is now, or None."""
         if not self._all_the_same():
-            moved = [place for place in self._steady if place.table.get(place.name, MISSING) is not place.then]
+            moved = [place for row in self._steady for place in _places_of(row) if place.table.get(place.name, MISSING) is not place.then]
             for place in moved:
                 if not self._same(place.table.get(place.name, MISSING), place.then):
                     return place
-            gone = set(map(id, moved))
-            self._steady = [place for place in self._steady if id(place) not in gone]
+            self._take_out(moved)
             self._moving += moved
             self._arrange()
         for place in self._moving:
@@ -48,20 +47,27 @@ class Places:
                 return place
         return None
 
+    def _take_out(self, moved: list[Place]) -> None:
+        gone = {(id(place.table), place.name) for place in moved}
+        for row in self._steady:
+            kept = [index for index, name in enumerate(row.names) if (id(row.table), name) not in gone]
+            if len(kept) < len(row.names):
+                row.names, row.then = [row.names[index] for index in kept], [row.then[index] for index in kept]
+            row.absent = [name for name in row.absent if (id(row.table), name) not in gone]
+
     def _arrange(self) -> None:
-        names: dict[int, list[Place]] = {}
-        absent: dict[Any, list[Any]] = {}
-        for place in self._steady:
-            if place.then is MISSING:
-                absent.setdefault(place.name, []).append(place.table)
-            else:
-                names.setdefault(id(place.table), []).append(place)
-        rows: dict[tuple[Any, ...], list[list[Place]]] = {}
-        for row in names.values():
-            rows.setdefault(tuple(place.name for place in row), []).append(row)
+        absent: dict[Any, list[Any]] = {}  # by name: the tables
+        groups: dict[tuple[Any, ...], tuple[list[Any], list[Any]]] = {}  # by names: the tables, and what was in each
+        for row in self._steady:
+            for name in row.absent:
+                absent.setdefault(name, []).append(row.table)
+            if row.names:
+                tables, values = groups.setdefault(tuple(row.names), ([], []))
+                tables.append(row.table)
+                values += row.then
         self._absent = list(absent.items())
-        self._groups = [(operator.itemgetter(*key), len(key), [row[0].table for row in group]) for key, group in rows.items()]
-        self._then = [place.then for group in rows.values() for row in group for place in row]
+        self._groups = [(operator.itemgetter(*names), len(names), tables) for names, (tables, _) in groups.items()]
+        self._then = [then for _, values in groups.values() for then in values]
 
     def _all_the_same(self) -> bool:
         try:
@@ -74,3 +80,10 @@ class Places:
     def _now(self) -> Iterator[Any]:
         found = (map(get, tables) if count == 1 else itertools.chain.from_iterable(map(get, tables)) for get, count, tables in self._groups)
         return itertools.chain.from_iterable(found)
+
+
+def _places_of(row: Row) -> Iterator[Place]:
+    for name, then in zip(row.names, row.then, strict=True):
+        yield Place(row.table, name, then, row.origin)
+    for name in row.absent:
+        yield Place(row.table, name, MISSING, row.origin)

@@ -171,11 +171,9 @@ class ReadSet(SeenValues):
         for seen in self.seen.values():
             if seen.made:  # and kept, in a cache say: from now on it is what it is
                 seen.before = dict(seen.table or ())
-                seen.found = {name: seen.before.get(name, found) for name, found in seen.found.items()}
+                seen.found = {name: itself(seen.before.get(name, found)) for name, found in seen.found.items()}
         for place in self.places.values():
-            if place.owner is not None and place.owner.made:
-                place.then = itself(place.table.get(place.name, MISSING))
-            if place.then is MISSING and place.owner is None and place.name not in self.stored:  # a file's name that is made when it is asked for
+            if place.then is MISSING and place.name not in self.stored:  # a file's name that is made when it is asked for
                 place.then = itself(place.table.get(place.name, MISSING))
         for name in self._names:
             if hasattr(torch.Tensor, name):  # a tensor's method, which somebody may replace for all tensors
@@ -196,9 +194,10 @@ class ReadSet(SeenValues):
             if not new:
                 return
             for seen in new:
-                tables = (seen.before, *(before for _, before in seen.parts))
-                for name in [name for table in tables for name in table.keys() & self.loose]:
-                    self._below(self._attribute(seen, name), USED, seen.origin, name)
+                for table in (seen.before, *(before for _, before in seen.parts)):
+                    if not self.loose.isdisjoint(table):
+                        for name in table.keys() & self.loose:
+                            self._below(self._attribute(seen, name), USED, seen.origin, name)
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
 
@@ -226,7 +225,6 @@ class ReadSet(SeenValues):
         """Objects that were made in this call, and are gone: only this set knows them."""
         self.seen = {key: seen for key, seen in self.seen.items() if not is_gone(seen)}
         there = set(map(id, self.seen.values()))  # without those in whose memory a later object was made
-        self.places = {key: place for key, place in self.places.items() if place.owner is None or id(place.owner) in there}
         self.asked = {key: asked for key, asked in self.asked.items() if not isinstance(asked.of[-1], Seen) or id(asked.of[-1]) in there}
         alive = len(self.held) + 1
         while len(self.held) < alive:  # one that is gone held others

@@ -19,7 +19,7 @@ from .kinds import Kind, answer, carried, kind_of
 from .notes import COMPUTED, MISSING, Asked, Held, Place, Seen, Table, content_of, copy_of, item_of, local, slot
 from .origin import Origin
 
-_ASKED, _BOUND = "asked", "bound"
+ASKED, BOUND = "asked", "bound"
 USED = Chain()  #: a value is used as what it is
 USED.content = True
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -46,6 +46,7 @@ class SeenValues:
         exact: the ids of objects that were asked for by identity: no other is as good.
         refused: why what was read can't be compared, or None.
         seen, held, asked, places, functions, classes: what was read, for the guard.
+        lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
         spaces: what the classes had of which something was seen.
         cached: functions with a cache of their own.
         counted: tables of weights that are gone through, and how many there were.
@@ -69,11 +70,12 @@ class SeenValues:
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
-        self._lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
+        self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
         self._class_values: dict[tuple[type, str], Any] = {}
         self._classes_seen: set[type] = set()
         self._spaced: set[type] = set()
+        self._walked: set[int] = set()
         self._any_file = self._lenient = False
         self._items = 0
 
@@ -180,13 +182,14 @@ class SeenValues:
     def _below(self, value: Any, chain: Chain, origin: Origin | None, name: Any) -> None:
         if value is COMPUTED or value is MISSING:
             self._loosen(chain)
-        elif chain.followed:
+        elif chain.followed and (chain.below or chain.identity or self._kind(value) not in PLAIN):
             self._see(value, chain, Origin(origin, name))
 
-    def _place(self, table: Any, name: Any, then: Any, origin: Origin | None, owner: Seen | None = None) -> Any:
+    def _place(self, table: Any, name: Any, then: Any, origin: Origin | None) -> Any:
         """Note what is at a name, the first time. Returns what was there then."""
-        then = itself(then)
-        place = self.places.setdefault((id(table), name), Place(table, name, then, origin, owner))
+        place = self.places.get((id(table), name))
+        if place is None:
+            place = self.places[id(table), name] = Place(table, name, itself(then), origin)
         place.read = True
         return place.then
 
@@ -272,15 +275,18 @@ class SeenValues:
         if id(chain) in seen.chains:
             return
         seen.chains.add(id(chain))
-        for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE and name in WALKS and kind is Kind.MODULE:
+        for name, below in chain.attributes:
+            if name in WALKS and kind is Kind.MODULE:
                 self._walk(value, seen.origin)
-            elif what == ATTRIBUTE and (below.used or seen.table is None):
-                self._below(self._attribute(seen, name), below, seen.origin, name)
-            elif what == ATTRIBUTE:
+            elif below.loaded or below.followed or seen.table is None:
+                found = seen.found.get(name, seen)
+                self._below(self._attribute(seen, name) if found is seen else found, below, seen.origin, name)
+            else:
                 self._only_stored(seen, name)
-            else:  # what its __getitem__ gives
-                self._loosen(below)
+        if len(chain.attributes) < len(chain.below):
+            for (what, _), below in chain.below.items():
+                if what == ITEM:  # what its __getitem__ gives
+                    self._loosen(below)
         seen.computed |= chain.every
         if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
             seen.every = True
@@ -288,10 +294,17 @@ class SeenValues:
                 self._below(self._attribute(seen, name), USED, seen.origin, name)
 
     def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
-        """All modules, or all weights, below one are gone through: by torch's own code."""
-        for inner in module.modules():
-            self._hold(inner._modules, Kind.MAPPING, origin, read=True)
-            for table in (inner._parameters, inner._buffers):
+        """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which runs no code of theirs."""
+        inside = [module]
+        for inner in inside:
+            own = inner.__dict__
+            if id(own) in self._walked:
+                continue
+            self._walked.add(id(own))
+            if children := own["_modules"]:
+                self._hold(children, Kind.MAPPING, origin, read=True)
+                inside += [child for child in children.values() if child is not None]
+            for table in (children, own["_parameters"], own["_buffers"]):
                 self.counted.setdefault(id(table), (table, len(table), origin))
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
@@ -311,8 +324,9 @@ class SeenValues:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
-            for name in CALLING if value is not self.root() else ():  # how the root is called is its caller's business
-                self._below(self._attribute(seen, name), USED, seen.origin, name)
+            if value is not self.root():  # how that is called is its caller's business
+                for name in CALLING:
+                    self._below(self._attribute(seen, name), USED, origin, name)
         return seen
 
     def _space(self, cls: type) -> None:
@@ -345,12 +359,12 @@ class SeenValues:
     def _look_up(self, seen: Seen, name: str) -> Any:
         if name == "__class__":
             return seen.cls
-        how = self._lookups.get((seen.cls, name))
+        how = self.lookups.get((seen.cls, name))
         if how is None:
             in_class = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
-            how = self._lookups[seen.cls, name] = _how(seen.cls, in_class), in_class
+            how = self.lookups[seen.cls, name] = _how(seen.cls, in_class), in_class
         kind, in_class = how
-        if kind is _ASKED:
+        if kind is ASKED:
             ask, of = (slot, (in_class, seen)) if isinstance(in_class, MemberDescriptorType) else (local, (name, seen))
             then = ask(*of)
             self.asked.setdefault((id(seen), name), Asked(ask, of, then, Origin(seen.origin, name)))
@@ -358,15 +372,11 @@ class SeenValues:
         if kind is COMPUTED or seen.table is None:  # what a property reads is in its code
             return in_class if kind is not COMPUTED else COMPUTED
         if name in seen.before:
-            return self._place(seen.table, name, seen.before[name], seen.origin, seen)
-        for table, before in seen.parts:
+            return itself(seen.before[name])
+        for _, before in seen.parts:
             if name in before:
-                return self._place(table, name, before[name], seen.origin, seen)
-        self._place(seen.table, name, MISSING, seen.origin, seen)
-        if in_class is MISSING:
-            for part, _ in seen.parts:
-                self._place(part, name, MISSING, seen.origin, seen)
-        return COMPUTED if kind is _BOUND else in_class
+                return itself(before[name])
+        return COMPUTED if kind is BOUND else in_class
 
     def _class_attribute(self, cls: type, name: str, origin: Origin | None) -> Any:
         """What a class has by a name, itself or from its bases, or MISSING."""
@@ -388,9 +398,9 @@ class SeenValues:
 def _how(cls: type, in_class: Any) -> Any:
     """How an attribute of an object is found whose class has ``in_class`` by its name."""
     if isinstance(in_class, MemberDescriptorType) or issubclass(cls, threading.local):
-        return _ASKED
+        return ASKED
     if in_class is MISSING:
         return None
     if hasattr(type(in_class), "__set__"):
         return COMPUTED
-    return _BOUND if hasattr(type(in_class), "__get__") else None
+    return BOUND if hasattr(type(in_class), "__get__") else None

@@ -14,6 +14,7 @@ from torch import nn
 
 from sfast_core.capture import Guard, Trace, Untraceable, record, stands_for
 from sfast_core.capture.guards import CodeCache, ReadSet
+from sfast_core.capture.guards.attributes import rows_of
 from sfast_core.capture.guards.origin import Origin
 from tests.models import Forward
 from tests.tracing import CPU, guarded
@@ -249,7 +250,9 @@ def reads_of_call(net: nn.Module, *inputs: torch.Tensor) -> ReadSet:
 
 
 def origins(reads: ReadSet) -> list[str]:
-    return [str(Origin(place.origin, place.name)) for place in reads.places.values()]
+    """What is watched, in words: items, globals and what classes say of files; attributes of objects."""
+    kept = [Origin(place.origin, place.name) for place in reads.places.values()]
+    return [*map(str, kept), *(str(Origin(row.origin, name)) for row in rows_of(reads, (), lambda tensor: tensor) for name in (*row.names, *row.absent))]
 
 
 def test_each_way_to_a_place_is_one_place() -> None:
