@@ -16,9 +16,10 @@ import torch
 
 from .attributes import rows_of
 from .equality import Equality
+from .given import is_of_ours
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
-from .notes import MISSING, Held, Place, Row
+from .notes import COMPUTED, MISSING, Held, Place, Row
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
@@ -53,8 +54,7 @@ class Guard:
         root = reads.root()
         own = None if root is None else root.__dict__
         rows += _rows([place for key, place in reads.places.items() if place.read and key not in bound and key not in without])
-        self._root_places = {name: then for row in rows if row.table is own for name, then in _items(row)}
-        self._root_places.pop("forward", None)  # the compiled one, or what others put around it
+        self._root_places = {name: then for row in rows if row.table is own for name, then in _items(row) if not _leads_here(name, then)}
         self._places = Places([row for row in rows if row.table is not own], self._same)  # its own leads to the compiled state, and that to here
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
@@ -274,6 +274,11 @@ def _rows(places: Iterable[Place]) -> list[Row]:
 def _has_notes(held: Held) -> bool:
     values = held.before[1] if held.kind is Kind.MAPPING else held.before
     return any(type(value) is TensorNote for value in values)
+
+
+def _leads_here(name: str, value: Any) -> bool:
+    """Whether an attribute of the root's is the compiled forward, or what others put around it: holding that, a guard would hold itself."""
+    return name == "forward" or (is_of_ours(value) and type(value) not in (TensorNote, type(MISSING), type(COMPUTED)))
 
 
 def _words(held: Held) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from dataclasses import dataclass, field
 from types import MemberDescriptorType
@@ -138,10 +137,3 @@ def copy_of(value: Any, kind: Kind) -> Any:
         items = list(value.items())
         return [key for key, _ in items], [item for _, item in items]
     return list(value) if kind is Kind.SEQUENCE else set(value)
-
-
-def is_gone(seen: Seen) -> bool:
-    if seen.ref is not None:
-        return seen.ref() is None
-    # No weak reference to it can be had: it is known here, in the call of getrefcount, and nowhere else.
-    return seen.kind is Kind.OBJECT and sys.getrefcount(seen.value) <= 2

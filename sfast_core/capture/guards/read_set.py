@@ -19,8 +19,9 @@ import torch
 from .chains import ITEM, Chain, CodeReads, read_everything
 from .code_cache import CodeCache
 from .given import IMPORTING, is_given, is_importing, is_read, is_standard, itself
+from .gone import drop_gone
 from .kinds import Kind
-from .notes import MISSING, Place, Seen, Table, is_gone, item_of
+from .notes import MISSING, Place, Table, item_of
 from .origin import Origin
 from .seen_values import CONTAINERS, PLAIN, USED, WALKS, SeenValues
 
@@ -167,7 +168,7 @@ class ReadSet(SeenValues):
 
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
-        self._drop_gone()
+        drop_gone(self)
         for seen in self.seen.values():
             if seen.made:  # and kept, in a cache say: from now on it is what it is
                 seen.before = dict(seen.table or ())
@@ -220,17 +221,6 @@ class ReadSet(SeenValues):
             owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
             self._loose_names[cls] = list({name for owner in owners for name in vars(owner).keys() & self.loose})
         return self._loose_names[cls]
-
-    def _drop_gone(self) -> None:
-        """Objects that were made in this call, and are gone: only this set knows them."""
-        self.seen = {key: seen for key, seen in self.seen.items() if not is_gone(seen)}
-        there = set(map(id, self.seen.values()))  # without those in whose memory a later object was made
-        self.asked = {key: asked for key, asked in self.asked.items() if not isinstance(asked.of[-1], Seen) or id(asked.of[-1]) in there}
-        alive = len(self.held) + 1
-        while len(self.held) < alive:  # one that is gone held others
-            alive = len(self.held)
-            for key in [key for key, held in self.held.items() if sys.getrefcount(held.value) <= 2]:
-                del self.held[key]
 
 
 def _is_called_by_read(frame: FrameType) -> bool:
