@@ -122,8 +122,6 @@ class _Reader:
             self._binary(name, step)
         elif name in ("STORE_FAST", "STORE_DEREF"):
             self._assign(str(step.argval), self._pop())
-            if step.argval in self._code.co_freevars:
-                self._reads.stored_variables.add(str(step.argval))
         elif name in ("STORE_ATTR", "DELETE_ATTR"):
             self._store_attribute(str(step.argval), deletes=name == "DELETE_ATTR")
         elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):

@@ -77,7 +77,6 @@ class CodeReads:
         loose: names of attributes that are read of values which are not known.
         stored: names of attributes that are set or deleted, of whatever.
         stored_globals: names of globals that are.
-        stored_variables: names of free variables that are.
         dynamic: attributes are read or set by names that are computed.
         anything: such attributes may be those of values that aren't known.
     """
@@ -89,7 +88,6 @@ class CodeReads:
     words: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
     stored_globals: set[str] = field(default_factory=set)
-    stored_variables: set[str] = field(default_factory=set)
     dynamic: bool = False
     anything: bool = False
 

@@ -38,22 +38,27 @@ def _is_gone(seen: Seen) -> bool:
 
 
 def _tables(reads: SeenValues) -> bool:
-    """Containers, and the attributes that functions and containers were given: those that only their notes hold."""
-    notes = Counter(table for table, _ in reads.places)
-    in_places = [key for key, place in reads.places.items() if sys.getrefcount(place.table) <= notes[key[0]] + 1 + (key[0] in reads.held)]
-    in_held = [key for key, held in reads.held.items() if sys.getrefcount(held.value) <= notes[key] + 2]
+    """Containers, modules' parts, and the attributes that functions and containers were given: those that only their notes hold."""
+    notes = Counter([table for table, _ in reads.places])
+    notes.update(reads.held.keys())
+    notes.update(reads.counted.keys())
+    in_places = [key for key, place in reads.places.items() if sys.getrefcount(place.table) <= notes[key[0]] + 1]
+    in_held = [key for key, held in reads.held.items() if sys.getrefcount(held.value) <= notes[key] + 1]
+    in_counted = [key for key, counted in reads.counted.items() if sys.getrefcount(counted[0]) <= notes[key] + 1]
     for place in in_places:
         del reads.places[place]
     for key in in_held:
         del reads.held[key]
-    return bool(in_places or in_held)
+    for key in in_counted:
+        del reads.counted[key]
+    return bool(in_places or in_held or in_counted)
 
 
 def _functions(reads: SeenValues) -> bool:
     caches = [key for key in reads.cached if sys.getrefcount(reads.cached[key]) <= 2]
     for key in caches:
         del reads.cached[key]
-    gone = [key for key, noted in reads.functions.items() if sys.getrefcount(noted[0]) <= 2]
+    gone = [key for key, seen in reads.functions.items() if sys.getrefcount(seen.function) <= 2]
     for key in gone:
         del reads.functions[key]
     return bool(gone or caches)

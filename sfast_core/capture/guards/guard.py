@@ -19,7 +19,7 @@ from .equality import Equality
 from .given import is_of_ours
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
-from .notes import COMPUTED, MISSING, Held, Place, Row
+from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
@@ -63,11 +63,9 @@ class Guard:
         at_once = set(map(id, quick))
         self._others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
         self._asked = [asked for key, asked in reads.asked.items() if key not in without]
-        self._functions = [entry for entry in reads.functions.values()]
-        self._codes = [entry[1] for entry in self._functions]
-        self._function_objects = [entry[0] for entry in self._functions]
-        self._defaults = [(entry[2], entry[3]) for entry in self._functions]
-        self._cells = [(cell, content, entry[5], entry[0]) for entry in self._functions for cell, content in entry[4] if (id(cell), None) not in without]
+        self._functions = list(reads.functions.values())
+        self._codes = [seen.code for seen in self._functions]
+        self._cells = [(*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without]
         self._counted = list(reads.counted.values())
         self._counted_tables = [table for table, *_ in self._counted]
         self._counts = [count for _, count, _ in self._counted]
@@ -96,9 +94,8 @@ class Guard:
             for name, value in seen.found.items():
                 if isinstance(value, torch.Tensor):
                     seen.found[name] = self._noted(value)
-        for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
-            cells = [(cell, self._noted(content)) for cell, content in cells]
-            reads.functions[key] = function, code, defaults, keywords, cells, origin
+        for function in reads.functions.values():
+            function.cells = [(cell, self._noted(content)) for cell, content in function.cells]
         for spaces in reads.classes.values():
             spaces[:] = map(self._noted, spaces)
 
@@ -201,22 +198,20 @@ class Guard:
         return None
 
     def _changed_functions(self) -> str | None:
-        codes = [function.__code__ for function in self._function_objects]
+        codes = [seen.function.__code__ for seen in self._functions]
         if not all(map(operator.is_, codes, self._codes)):
             index = next(itertools.compress(itertools.count(), map(operator.is_not, codes, self._codes)))
-            return f"the code of {self._functions[index][5]} changed"
-        for function, (defaults, keywords) in zip(self._function_objects, self._defaults, strict=True):
-            if function.__defaults__ is not defaults and not self._same(function.__defaults__, defaults):
+            return f"the code of {self._functions[index].origin} changed"
+        for seen in self._functions:
+            function = seen.function
+            if function.__defaults__ is not seen.defaults and not self._same(function.__defaults__, seen.defaults):
                 return f"the defaults of {function.__qualname__} changed"
-            if (function.__kwdefaults__ or keywords) and not self._same(function.__kwdefaults__, keywords):
+            if (function.__kwdefaults__ or seen.keywords) and not self._same(function.__kwdefaults__, seen.keywords):
                 return f"the defaults of {function.__qualname__} changed"
-        for cell, content, origin, function in self._cells:
-            try:
-                now = cell.cell_contents
-            except ValueError:
-                now = MISSING
+        for cell, content, seen in self._cells:
+            now = content_of(cell)
             if now is not content and not self._same(now, content):
-                return f"what {origin or function.__qualname__} closes over changed"
+                return f"what {seen.origin or seen.function.__qualname__} closes over changed"
         return None
 
     def _changed_values(self) -> str | None:

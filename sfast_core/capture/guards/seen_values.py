@@ -16,7 +16,7 @@ from .chains import ATTRIBUTE, ITEM, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried, kind_of
-from .notes import COMPUTED, MISSING, Asked, Held, Place, Seen, Table, content_of, copy_of, item_of, local, slot
+from .notes import COMPUTED, MISSING, Asked, Held, Place, Seen, SeenFunction, Table, content_of, copy_of, item_of, local, slot
 from .origin import Origin
 
 ASKED, BOUND = "asked", "bound"
@@ -61,7 +61,7 @@ class SeenValues:
         self.held: dict[int, Held] = {}
         self.asked: dict[tuple[int, str], Asked] = {}
         self.places: dict[tuple[int, Any], Place] = {}
-        self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any, list[tuple[Any, Any]], Origin | None]] = {}
+        self.functions: dict[int, SeenFunction] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
         self.spaces: dict[type, Table] = {}
         self.cached: dict[int, Any] = {}
@@ -209,7 +209,7 @@ class SeenValues:
             return
         defaults, keywords = function.__defaults__, function.__kwdefaults__
         cells = [(cell, content_of(cell)) for cell in function.__closure__ or ()]
-        self.functions[id(function)] = function, code, defaults, keywords and dict(keywords), cells, origin
+        self.functions[id(function)] = SeenFunction(function, code, defaults, keywords and dict(keywords), cells, origin)
         if is_given(function.__module__) and not cells and not is_read(code.co_filename):
             return
         reads = self._codes.of(code)
@@ -272,9 +272,9 @@ class SeenValues:
         seen = self.seen.get(id(value))
         if seen is None or seen.get() is not value:
             seen = self._new(value, kind, origin)
-        if id(chain) in seen.chains:
+        if chain in seen.chains:
             return
-        seen.chains.add(id(chain))
+        seen.chains.add(chain)
         for name, below in chain.attributes:
             if name in WALKS and kind is Kind.MODULE:
                 self._walk(value, seen.origin)

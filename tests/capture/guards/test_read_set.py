@@ -15,6 +15,7 @@ from torch import nn
 from sfast_core.capture import Guard, Trace, Untraceable, record, stands_for
 from sfast_core.capture.guards import CodeCache, ReadSet
 from sfast_core.capture.guards.attributes import rows_of
+from sfast_core.capture.guards.chains import ATTRIBUTE, Chain
 from sfast_core.capture.guards.origin import Origin
 from tests.models import Forward
 from tests.tracing import CPU, guarded
@@ -364,3 +365,21 @@ def test_a_failing_look_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     result, found, _ = guarded(Forward(lambda net, x: x + 1), X)
     assert torch.equal(result, X + 1)
     assert isinstance(found, Untraceable) and found.reason == "what it reads can't be found out: ValueError: unheard of"
+
+
+def test_a_chain_in_the_memory_of_one_that_is_gone_is_followed() -> None:
+    """As code's that is read for the first time may be."""
+    net: Any = Forward(lambda net, x: x * net.scale)
+    net.scale = 2.0
+    reads = ReadSet(net, net.forward, CodeCache())
+    one = Chain()
+    there = id(one)
+    reads._see(net, one, None)
+    del one
+    others = [Chain() for _ in range(100)]
+    other = next((chain for chain in others if id(chain) == there), others[0])
+    scale = other.at((ATTRIBUTE, "scale"))
+    assert scale is not None
+    scale.loaded = True
+    reads._see(net, other, None)
+    assert reads.seen[id(net)].found["scale"] == 2.0
