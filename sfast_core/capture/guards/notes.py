@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MemberDescriptorType
 from typing import Any
 
+from .chains import Chain
 from .kinds import Kind
 from .origin import Origin
 
@@ -28,6 +29,7 @@ class Seen:
         found: the attributes that are read.
         stored: those that are only set.
         every: whatever attributes there are may be read.
+        chains: what is read of it, as far as that was looked at. They are held: the next code's would be made in the memory of one that is gone.
         made: it was made in this call, before its ``__init__`` ran.
         computed: attributes that may not be there are asked for, by names that aren't known.
     """
@@ -42,7 +44,7 @@ class Seen:
     parts: list[tuple[Table, Table]] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
-    chains: set[int] = field(default_factory=set)
+    chains: set[Chain] = field(default_factory=set)
     every: bool = False
     made: bool = False
     computed: bool = False

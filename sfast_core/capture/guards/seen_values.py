@@ -269,9 +269,9 @@ class SeenValues:
         seen = self.seen.get(id(value))
         if seen is None or seen.get() is not value:
             seen = self._new(value, kind, origin)
-        if id(chain) in seen.chains:
+        if chain in seen.chains:
             return
-        seen.chains.add(id(chain))
+        seen.chains.add(chain)
         for (what, name), below in chain.below.items():
             if what == ATTRIBUTE and name in WALKS and kind is Kind.MODULE:
                 self._walk(value, seen.origin)

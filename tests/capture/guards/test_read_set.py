@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from sfast_core import CompileConfig, compile
 from sfast_core.capture import Guard, Trace, Untraceable, record, stands_for
 from sfast_core.capture.guards import CodeCache, ReadSet
 from sfast_core.capture.guards.origin import Origin
@@ -361,3 +362,15 @@ def test_a_failing_look_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     result, found, _ = guarded(Forward(lambda net, x: x + 1), X)
     assert torch.equal(result, X + 1)
     assert isinstance(found, Untraceable) and found.reason == "what it reads can't be found out: ValueError: unheard of"
+
+
+def test_what_is_known_of_one_models_code_hides_nothing_of_anothers() -> None:
+    """Code that is seen for the first time, also where what is noted of it lies in the memory of what was noted before."""
+    for number in range(8):
+        exec(f"class Net(nn.Module):\n    def forward(self, x):\n        return self.linear(x) * (self.settings.scale + {number})\n", names := {"nn": nn})
+        net = names["Net"]().requires_grad_(False)
+        net.linear, net.settings = nn.Linear(8, 8).requires_grad_(False), types.SimpleNamespace(scale=1.0)
+        handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.ones(2, 8)
+        handle(x), handle(x)
+        net.settings.scale = 3.0
+        assert torch.equal(handle(x), net.linear(x) * (3.0 + number)), f"model {number}"
