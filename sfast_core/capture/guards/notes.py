@@ -29,6 +29,7 @@ class Seen:
         stored: those that are only set.
         chains: what was noted of it; by the objects, since another chain may have the place of one that is gone.
         every: whatever attributes there are may be read.
+        chains: what is read of it, as far as that was looked at. They are held: the next code's would be made in the memory of one that is gone.
         made: it was made in this call, before its ``__init__`` ran.
         computed: attributes that may not be there are asked for, by names that aren't known.
     """
