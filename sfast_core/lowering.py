@@ -20,7 +20,7 @@ from .numerics import Numerics
 from .ops import all_ops
 from .report import SignatureReport
 from .rewrite import Call, has_impl, rewrite, select_impls
-from .runtime.graphs import Backend
+from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
 from .runtime.store import Store

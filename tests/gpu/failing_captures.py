@@ -21,7 +21,8 @@ from torch import nn
 
 import sfast_core
 from sfast_core.native.driver import capture_status
-from sfast_core.runtime.graphs import CudaBackend, device_graphs
+from sfast_core.runtime.backend import CudaBackend
+from sfast_core.runtime.graphs import device_graphs
 
 DEVICE = torch.device("cuda", 0)
 TIMES = 20

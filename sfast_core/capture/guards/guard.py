@@ -140,6 +140,11 @@ class Guard:
             or self._hooks.changed()
         )
 
+    def keeps_more_than(self, module: torch.nn.Module) -> bool:
+        """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't worth their memory."""
+        below = set(map(id, module.modules()))
+        return bool(self._fixed) or not all(id(value) in below for value in self._objects)
+
     # -- each kind of place ----------------------------------------------------------------------------------------------
 
     def _changed_types(self) -> str | None:
