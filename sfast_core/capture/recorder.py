@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..weights import Layout, Plain, Weight, WeightRef, WeightsElsewhere, WeightTable
+from ..weights.tensor_map import TensorMap
 from .autocast import Apart, Autocast, Treatment
 from .errors import CaptureError
 from .externals import Found
@@ -27,10 +29,8 @@ from .guards import Pausing, Unwatched
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import Value, leaves, mapped
-from .tensor_map import TensorMap
 from .unchanged import Unchanged
 from .values import METADATA, why_not_static
-from .weights import WeightRef, WeightSource, WeightTable
 
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
@@ -83,15 +83,19 @@ class Recorder(TorchFunctionMode):
             if not self._paused:
                 self.watch.resume()
 
-    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, resident: torch.Tensor | None = None) -> None:
+    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
 
-        ``resident`` is the host's copy of it on the device where the module itself keeps its weight elsewhere.
+        ``layout`` says where it lies, where the module itself keeps its weight elsewhere.
         """
-        if self.failure or tensor in self._nodes or (resident is None and self._table.find(tensor) is not None):
+        if self.failure or tensor in self._nodes or (layout is None and self._table.find(tensor) is not None):
             return
         with self.paused():
-            ref, stored = self._table.ref(module, name), getattr(module, name, None) if resident is None else resident
+            ref = self._table.ref(module, name)
+            try:
+                stored = None if ref is None else (layout or Plain()).laid((ref,))
+            except (ReferenceError, WeightsElsewhere) as error:
+                return self.refuse(str(error), passing=True)
             if ref is None or stored is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
                 return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
             if stored.device != tensor.device:
@@ -378,7 +382,7 @@ class Recorder(TorchFunctionMode):
                 raise CaptureError(
                     f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call"
                 )
-            node.meta["source"] = WeightSource((ref,))
+            node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
 
     def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
@@ -387,7 +391,7 @@ class Recorder(TorchFunctionMode):
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
                 raise CaptureError(f"the weight {ref} is a {type(tensor).__name__}")
             node = self._placeholder(f"weight_{ref}".replace(".", "_"), tensor)
-            node.meta["source"] = WeightSource((ref,))
+            node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
             self._keep(tensor, f"the weight {ref}")
         return node

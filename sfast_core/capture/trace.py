@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from ..weights import WeightTable
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
-from .weights import WeightTable
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
 

@@ -76,7 +76,7 @@ def test_layers_of_one_token_sequence(name: str) -> None:
 def test_the_packed_weight_is_the_layers_one_behind_the_other() -> None:
     found, graph = rewritten("pack_qkv", build(sums("a", "b")), torch.randn(TOKENS))
     sources = [str(node.meta["source"]) for node in graph.nodes if "source" in node.meta]
-    assert found == 2 and sources == ["a.weight+b.weight", "a.bias+b.bias"]
+    assert found == 2 and sources == ["a.weight+b.weight packed", "a.bias+b.bias packed"]
     assert [tuple(node.meta["val"].shape) for node in graph.nodes if "source" in node.meta] == [(10, 8), (10,)]
     assert [node.args[2:] for node in graph.nodes if node.target is torch.narrow] == [(0, 4), (4, 6)]
 

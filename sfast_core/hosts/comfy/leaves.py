@@ -10,6 +10,7 @@ from typing import Any
 
 from ...capture import Recorder, stands_for
 from ...forks import OwnLock
+from .page import Page
 
 
 @functools.cache
@@ -67,5 +68,4 @@ def _bind(recorder: Recorder, module: Any, result: Any) -> None:
         recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
-            resident = getattr(module, f"_v_{name}", None) if hasattr(module, "_v") else None  # dynamic VRAM's copy of it
-            recorder.bind_weight(tensor, module, name, resident)
+            recorder.bind_weight(tensor, module, name, Page() if hasattr(module, "_v") else None)

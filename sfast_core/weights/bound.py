@@ -5,31 +5,34 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..capture.weights import WeightRef
+from .layout import Layouts, Weight
+from .ref import WeightRef
 
 
 class Bound:
-    """Weights resolved once: their addresses in the order of the sources, and the means to tell whether they still are the module's.
+    """Weights resolved once: their addresses in the order of the weights, and the means to tell whether they still are the module's.
 
     It holds neither the modules nor their tensors.
 
     Args:
-        tensors: what the sources gave.
-        refs: whose tensors they were made from.
+        tensors: what the weights gave.
+        weights: what they were made for.
+        layouts: by which they were made.
     """
 
-    def __init__(self, tensors: list[torch.Tensor], refs: Collection[WeightRef]) -> None:
+    def __init__(self, tensors: list[torch.Tensor], weights: Sequence[Weight], layouts: Layouts) -> None:
         self.pointers = tuple(tensor.data_ptr() for tensor in tensors)
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._attributes: list[WeightRef] = []  # not the root's dictionary: it leads to the compiled state, a cycle
-        for ref in itertools.chain.from_iterable((ref, *ref.others) for ref in refs):
-            table, name = self._place(ref)
+        refs = {ref: layouts[weight.layout] for weight in weights for ref in weight.refs}
+        for ref, layout in itertools.chain.from_iterable(((one, layout) for one in (ref, *ref.others)) for ref, layout in refs.items()):
+            table, name = layout.place(ref)
             if table is ref.module().__dict__ and not ref.path:
                 self._attributes.append(ref)
             else:
@@ -66,10 +69,6 @@ class Bound:
             return False
         return same and list(map(_strides, now)) == self._strides and list(map(_dtype, now)) == self._dtypes
 
-    def _place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
-        """Where the tensor is looked up, and by what name."""
-        return table_of(ref), ref.name
-
     def _current(self) -> list[torch.Tensor]:
         return [*map(dict.get, self._tables, self._names), *(ref.tensor() for ref in self._attributes)]  # type: ignore[list-item]
 
@@ -78,16 +77,3 @@ _alive = weakref.ref.__call__
 _address = torch.Tensor.data_ptr
 _strides = torch.Tensor.stride
 _dtype = operator.attrgetter("dtype")
-
-
-def table_of(ref: WeightRef) -> dict[str, Any]:
-    """The dictionary in which the module keeps the tensor: of its parameters, of its buffers, or its own.
-
-    Raises:
-        ReferenceError: the module is gone.
-    """
-    module = ref.module()
-    for table in (module._parameters, module._buffers):
-        if ref.name in table:
-            return table
-    return module.__dict__
