@@ -20,12 +20,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..weights import Layout, Plain, Weight, WeightRef, WeightsElsewhere, WeightTable
+from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap
 from .autocast import Apart, Autocast, Treatment
 from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
 from .guards import Pausing, Unwatched
+from .inside import SPELLINGS, Inside, wrapped
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import Value, leaves, mapped
@@ -41,6 +43,10 @@ def function_name(func: Any) -> str:
     if name in ("__get__", "__set__"):
         return str(getattr(getattr(func, "__self__", None), "__name__", name))
     return name
+
+
+class _HasParts(Exception):
+    """A call is given a tensor that is made of others."""
 
 
 class Recorder(TorchFunctionMode):
@@ -96,7 +102,7 @@ class Recorder(TorchFunctionMode):
                 stored = None if ref is None else (layout or Plain()).laid((ref,))
             except (ReferenceError, WeightsElsewhere) as error:
                 return self.refuse(str(error), passing=True)
-            if ref is None or stored is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
+            if ref is None or stored is None or not is_plain(stored) or stored.shape != tensor.shape:
                 return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
             if stored.device != tensor.device:
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
@@ -150,7 +156,9 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if not is_torchs(func):
+        if isinstance(func, torch._ops.OpOverload):
+            func = SPELLINGS.get(func, func)
+        elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
             return self._run(func, args, kwargs)
@@ -168,6 +176,8 @@ class Recorder(TorchFunctionMode):
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
             call = self._arguments(name, args, kwargs)
+        except _HasParts:
+            return self._run_inside(func, name, args, kwargs)
         except Exception as error:
             self._refuse_for(error, name)
             self.watch.resume()
@@ -180,6 +190,18 @@ class Recorder(TorchFunctionMode):
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
+        self.watch.resume()
+        return result
+
+    def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""
+        self.watch.resume()
+        with Inside(self):
+            result = func(*args, **kwargs)
+        self.watch.pause()
+        for tensor in leaves(result, torch.Tensor):
+            if is_plain(tensor) and tensor not in self._nodes and self._table.find(tensor) is None:
+                self.refuse(f"what {name} does with the parts of a {type(next(wrapped((args, kwargs)))).__name__} can't be seen")
         self.watch.resume()
         return result
 
@@ -359,12 +381,14 @@ class Recorder(TorchFunctionMode):
             raise CaptureError(f"{name} reads a tensor whose view was changed in place")
         if (node := self._nodes.get(tensor)) is not None:
             return node
+        if has_parts(tensor):
+            raise _HasParts
         ref = self._table.find(tensor)
         return self._external(tensor, name) if ref is None else self._weight(ref, tensor)
 
     def _external(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         """A tensor from elsewhere. Where, is asked when the call is over."""
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        if not is_plain(tensor) or tensor.layout is not torch.strided:
             raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
         node = self._placeholder(f"external_{len(self._externals)}", tensor)
         self._externals.append((tensor, node, name))
@@ -388,12 +412,12 @@ class Recorder(TorchFunctionMode):
     def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
         node = self._weights.get(ref)
         if node is None:
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            if not is_plain(tensor):
                 raise CaptureError(f"the weight {ref} is a {type(tensor).__name__}")
             node = self._placeholder(f"weight_{ref}".replace(".", "_"), tensor)
             node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
-            self._keep(tensor, f"the weight {ref}")
+            self._keep(tensor, f"the weight {ref}" if ref.part is None else f"a part of the weight {ref}")
         return node
 
     def _keep(self, tensor: torch.Tensor, what: str) -> None:

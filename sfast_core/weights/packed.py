@@ -24,8 +24,11 @@ class Packed(Plain):
 
     @staticmethod
     def meaning(*tensors: torch.Tensor) -> torch.Tensor:
-        """One behind the other."""
-        return torch.cat(tensors)
+        """One behind the other. ``torch.cat`` would do, but its meta kernel imports ``torch._dynamo``."""
+        joined = tensors[0].new_empty(_joined(tensors))
+        for part, tensor in zip(joined.split([tensor.shape[0] for tensor in tensors]), tensors, strict=True):
+            part.copy_(tensor)
+        return joined
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
         """They have to be alike but for their first dimension."""

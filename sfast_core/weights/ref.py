@@ -8,27 +8,33 @@ from typing import Any
 
 import torch
 
+from .part import Part
+
 
 @dataclass(frozen=True)
 class WeightRef:
-    """The address of one tensor below the root module: ``getattr(root.get_submodule(path), name)``, without holding either.
+    """The address of one tensor below the root module: ``getattr(root.get_submodule(path), name)``, or a part of that, without holding either.
 
-    Two refs are equal when path and name are; the module is only the short way there.
+    Two refs are equal when path, name and part are; the module is only the short way there.
     """
 
     path: str
     name: str
     owner: weakref.ref[torch.nn.Module]
     others: tuple[WeightRef, ...] = ()  #: where the same object is too
+    part: Part | None = None  #: of the tensor that is there; None: it is meant itself
 
     def __hash__(self) -> int:
-        return hash((self.path, self.name))
+        return hash((self.path, self.name, self.part and self.part.where))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, WeightRef) and (self.path, self.name) == (other.path, other.name)
+        if not isinstance(other, WeightRef) or (self.path, self.name) != (other.path, other.name):
+            return False
+        return (self.part and self.part.where) == (other.part and other.part.where)
 
     def __str__(self) -> str:
-        return f"{self.path}.{self.name}" if self.path else self.name
+        name = self.name if self.part is None else f"{self.name}.{self.part}"
+        return f"{self.path}.{name}" if self.path else name
 
     @property
     def tied(self) -> bool:
@@ -47,7 +53,7 @@ class WeightRef:
         return owner
 
     def table(self) -> dict[str, Any]:
-        """Where the module keeps it by its name.
+        """Where the module keeps it by its name: of a part, the tensor that has it.
 
         Raises:
             ReferenceError: the module is gone.
@@ -60,10 +66,13 @@ class WeightRef:
 
         Raises:
             ReferenceError: there is none any more, or it is another than at the :attr:`others`.
+            WeightsChanged: it has no such part any more.
         """
         tensor = getattr(self.module(), self.name, None)
         if not isinstance(tensor, torch.Tensor):
             raise ReferenceError(f"the weight {self} is no tensor any more")
+        if self.part is not None:
+            tensor = self.part.at(tensor, self)
         for other in self.others:
             if other.tensor() is not tensor:
                 raise ReferenceError(f"the weights {self} and {other} are one tensor no more")

@@ -311,7 +311,8 @@ def _put(table: dict[K, V], key: K, value: V) -> None:
 def _there(ref: WeightRef) -> torch.Tensor | None:
     """The tensor at this address, or None."""
     module = ref.owner()
-    return None if module is None else tensor_at(module, ref.name)
+    tensor = None if module is None else tensor_at(module, ref.name)
+    return tensor if tensor is None or ref.part is None else ref.part.in_any(tensor)
 
 
 def _trainable(tensor: torch.Tensor | None) -> bool:

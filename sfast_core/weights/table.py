@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .part import Part, has_parts, parts_of
 from .ref import WeightRef
 from .tensor_map import TensorMap
 
@@ -39,6 +40,13 @@ class WeightTable:
             for name, tensor in tensors_in(module._parameters, module._buffers, module.__dict__):
                 ref, first = WeightRef(path, name, weakref.ref(module)), self._refs.get(tensor)
                 self._refs[tensor] = replace(first, others=(*first.others, ref)) if first else ref
+                if has_parts(tensor):
+                    self._add_parts(tensor, ref)
+
+    def _add_parts(self, whole: torch.Tensor, ref: WeightRef) -> None:
+        for where, tensor in parts_of(whole):
+            part, first = replace(ref, part=Part(whole, where)), self._refs.get(tensor)
+            self._refs[tensor] = replace(first, others=(*first.others, part)) if first else part
 
     def find(self, tensor: torch.Tensor) -> WeightRef | None:
         """The ref of this very object, or None."""

@@ -22,7 +22,7 @@ from sfast_core.weights import WeightStore
 from tests.models import Forward, UNet
 from tests.tracing import CPU, count, evaluate, trace
 
-PASSES = tuple(passes(lambda refs: True))
+PASSES = tuple(passes(lambda weight: True))
 
 
 def traced(disabled: tuple[str, ...] = (), adopt: bool = True) -> tuple[UNet, Any, dict[str, int]]:

@@ -21,7 +21,7 @@ from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.choices import Choices
 from sfast_core.graphed import GraphedProgram
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.weights import Bound, WeightStore
+from sfast_core.weights import Bound, Packed
 from tests.fakes import FakeBackend
 
 Change = Callable[[Any], Any]
@@ -120,8 +120,8 @@ FAULTS: dict[str, tuple[Any, str, str, str]] = {
     "a replay ahead is used whatever changed": (GraphedProgram, "run", "if replayed is None or self._bound is None or not self._bound.current():", "if replayed is None:"),
     "a graph is kept whatever changed": (GraphedProgram, "_still_good", "if self._bound.valid():", "if True:"),
     "new addresses are taken for the old ones": (GraphedProgram, "_still_good", "same = bound.pointers == self._bound.pointers", "same = True"),
-    "packed weights may lie anywhere": (WeightStore, "_joined", "tensor.data_ptr() != place or ", ""),
-    "packed weights may be turned": (WeightStore, "_joined", "not tensor.is_contiguous() or ", ""),
+    "packed weights may lie anywhere": (Packed, "laid", "tensor.data_ptr() != place or ", ""),
+    "packed weights may be turned": (Packed, "laid", "not tensor.is_contiguous() or ", ""),
 }
 
 

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from ...capture import Recorder, stands_for
 from ...forks import OwnLock
+from ...weights.part import has_parts
 from .page import Page
 
 
@@ -38,6 +41,8 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         def named_cast(module: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread:
                 return cast(module, *args, **kwargs)
+            if _has_parts(module):
+                return _by_parts(recorder, cast, module, args, kwargs)
             with recorder.paused():  # asking a tensor for its shape is a torch function too
                 result = cast(module, *args, **kwargs)
                 _bind(recorder, module, result)
@@ -60,6 +65,19 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
             comfy.ops.cast_bias_weight = cast
             if uncast is not None:
                 comfy.ops.uncast_bias_weight = uncast
+
+
+def _has_parts(module: Any) -> bool:
+    """Whether a layer's weight is quantised, and lies where the layer has it."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, torch.Tensor) and has_parts(weight) and not hasattr(module, "_v")
+
+
+def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    """What is done to a quantised weight is recorded: it is done to its parts."""
+    if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
+        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+    return cast(module, *args, **kwargs)
 
 
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:
