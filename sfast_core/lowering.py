@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from .capture import Trace
+from .capture.leaf import Leaf
 from .capture.nodes import take_apart
 from .capture.recorder import function_name
 from .choices import Choices
@@ -97,6 +98,8 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
     for node in graph.nodes:
+        if isinstance(node.target, Leaf) and node.target.capturable is not None:
+            return node.target.capturable
         if node.op != "placeholder" and _copies_from_python(node):
             return f"{node.name} copies values from the CPU at each call"
         elsewhere = node.meta.get("device")

@@ -77,19 +77,3 @@ def test_a_weight_that_is_made_in_another_way_is_traced_anew(new: Callable[[], t
     handle.module.up.weight = nn.Parameter(new(), requires_grad=False)
     check(handle), check(handle)
     assert handle.engine.report.calls["traced"] == 2 and handle.engine.report.calls["fused"] == 1, handle.report().text()
-
-
-def test_a_class_that_reads_values_is_left_alone() -> None:
-    class Reading(Quantised):
-        @classmethod
-        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if float(args[0]._params.scale.sum()) < 0:
-                raise ValueError
-            return super().__torch_dispatch__(func, types, args, kwargs)
-
-    net = Net()
-    net.up.weight = nn.Parameter(Reading.of(net.up.weight.detach()), requires_grad=False)
-    handle = compiled(net)
-    check(handle), check(handle)
-    assert handle.engine.report.calls["eager"] and not handle.engine.report.calls["fused"]
-    assert any("reads a tensor's value" in reason for reason in handle.engine.report.reasons), handle.report().text()

@@ -41,6 +41,8 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         def named_cast(module: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread:
                 return cast(module, *args, **kwargs)
+            if recorder.in_leaf:
+                return cast(module, *args, **kwargs)
             if _has_parts(module):
                 return _by_parts(recorder, cast, module, args, kwargs)
             with recorder.paused():  # asking a tensor for its shape is a torch function too
