@@ -32,6 +32,7 @@ from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
@@ -73,6 +74,7 @@ def passes(may_lay: Callable[[Weight], bool] | None, has_impl: HasImpl = no_impl
         "share_common": share_common,
         "fold_constants": fold_constants,
         "place_constants": place_constants,
+        "recover_scaled_linear": lambda graph: recover_scaled_linear(graph, has_impl),
         "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
         "recover_attention": recover_attention,
         "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
