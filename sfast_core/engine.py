@@ -40,8 +40,8 @@ from .report import ModuleReport, SignatureReport
 from .reporter import OUT_OF_MEMORY, Reporter
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
-from .runtime.store import Store, WeightsChanged, WeightsElsewhere, WeightStore
 from .variants import Variant
+from .weights import Store, WeightsChanged, WeightsElsewhere, WeightStore
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]

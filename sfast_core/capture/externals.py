@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..weights import WeightRef
 from .guards import ReadSet
-from .weights import WeightRef
 
 Found = Callable[[torch.Tensor], WeightRef | None]
 _DEEPEST = 4

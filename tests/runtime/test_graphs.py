@@ -23,7 +23,7 @@ from sfast_core.runtime.program import Layout, Program
 from tests.fakes import FakeBackend
 
 LAYOUT = Layout((2, 3), (3, 1), torch.float32, torch.device("cpu"))
-PROGRAM = Program(run=lambda x, weight: (x * weight,), sources=(), constants=(), layouts=(LAYOUT,))
+PROGRAM = Program(run=lambda x, weight: (x * weight,), weights=(), constants=(), layouts=(LAYOUT,))
 INPUT_BYTES = OUTPUT_BYTES = 24
 GRAPH_BYTES = 1000 + INPUT_BYTES + OUTPUT_BYTES
 

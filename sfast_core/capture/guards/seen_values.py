@@ -390,7 +390,7 @@ class SeenValues:
         key = (cls, name)
         if key in self._class_values:
             return self._class_values[key]
-        spaces = [vars(owner).get(name, MISSING) for owner in cls.__mro__[:-1]]
+        spaces = [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
         self.classes[key] = spaces
         value = self._class_values[key] = next((found for found in spaces if found is not MISSING), MISSING)
         if (cls, "__call__") not in self.classes and not is_given(cls.__module__):
