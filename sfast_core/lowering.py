@@ -24,9 +24,9 @@ from .rewrite import Call, has_impl, rewrite, select_impls
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
+from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
 from .target import Target, probed
-from .weights import Store
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from sfast_core.rewrite.fuse_linear_add import HasImpl
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
 from sfast_core.rewrite.pipeline import no_impl, passes
 from sfast_core.runtime.instructions import as_function
-from sfast_core.weights import WeightStore
+from sfast_core.runtime.store import WeightStore
 
 CPU = torch.device("cpu")
 

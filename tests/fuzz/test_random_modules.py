@@ -14,7 +14,7 @@ import torch
 
 from sfast_core.capture import Untraceable
 from sfast_core.rewrite import rewrite
-from sfast_core.weights import WeightStore
+from sfast_core.runtime.store import WeightStore
 from tests.fuzz.compared import SHAPES, built, check, compare_results, rounding_aside, seed_all
 from tests.fuzz.generate import source
 from tests.tracing import evaluate, try_record

@@ -17,8 +17,8 @@ from sfast_core.ops.linear_add import linear_add
 from sfast_core.ops.spec import Op
 from sfast_core.rewrite import has_impl, rewrite, select_impls
 from sfast_core.rewrite.pipeline import passes
+from sfast_core.runtime.store import WeightStore
 from sfast_core.target import Target
-from sfast_core.weights import WeightStore
 from tests.models import Forward, UNet
 from tests.tracing import CPU, count, evaluate, trace
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.weights import LAYOUTS, Weight, WeightsChanged, WeightStore, WeightTable
+from sfast_core.runtime.store import WeightStore
+from sfast_core.weights import LAYOUTS, Weight, WeightsChanged, WeightTable
 from tests.tracing import CPU
 
 #: For each layout: whose weights it may lay out, and such as it may not.

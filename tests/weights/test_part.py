@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.weights import PACKED, Weight, WeightRef, WeightsChanged, WeightStore, WeightTable
+from sfast_core.runtime.store import WeightStore
+from sfast_core.weights import PACKED, Weight, WeightRef, WeightsChanged, WeightTable
 from sfast_core.weights.part import parts_of
 from tests.quantised import Params, Quantised, quantise
 from tests.tracing import CPU

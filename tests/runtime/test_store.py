@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.weights import CHANNELS_LAST, PACKED, PLAIN, Weight, WeightRef, WeightsChanged, WeightsElsewhere, WeightStore, WeightTable
+from sfast_core.runtime.store import WeightStore
+from sfast_core.weights import CHANNELS_LAST, PACKED, PLAIN, Weight, WeightRef, WeightsChanged, WeightsElsewhere, WeightTable
 from tests.tracing import CPU
 
 

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from .bound import Bound
-from .errors import WeightsChanged, WeightsElsewhere
-from .layout import Layout, Weight
-from .layouts import layouts
-from .memory import Strides, gradients_wanted, is_shared, lay, move, own_copy
-from .ref import WeightRef
-from .saving import PlainWhenSaved, tensor_at
+from ..weights.bound import Bound
+from ..weights.errors import WeightsChanged, WeightsElsewhere
+from ..weights.layout import Layout, Weight
+from ..weights.layouts import layouts
+from ..weights.memory import Strides, gradients_wanted, is_shared, lay, move, own_copy
+from ..weights.ref import WeightRef
+from ..weights.saving import PlainWhenSaved, tensor_at
 
 K = TypeVar("K")
 V = TypeVar("V")
