@@ -90,7 +90,7 @@ def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor, has_impl: Has
     graph = trace(module, *inputs).graph
     found = 0
     with torch.no_grad():
-        for name, run in passes(WeightStore().may_lay, has_impl).items():
+        for name, run in passes(WeightStore().may_pack, has_impl).items():
             found = run(graph)
             if name == last:
                 break

@@ -41,7 +41,7 @@ class Store(Protocol):
     def adopted_bytes(self) -> int:
         """The size of the parameters that are laid out anew."""
 
-    def may_lay(self, weight: Weight) -> bool:
+    def may_pack(self, weight: Weight) -> bool:
         """Whether a weight may be laid out as its layout says."""
 
     def pinned(self, device: torch.device) -> AbstractContextManager[None]:
@@ -102,7 +102,7 @@ class WeightStore:
         self._some_turned = self._some_plain = False  # of those whose layout has other strides
         self._running: set[object] = set()  # runs of the module's own forward
 
-    def may_lay(self, weight: Weight) -> bool:
+    def may_pack(self, weight: Weight) -> bool:
         """Whether a weight may be laid out as its layout says: its tensors are free, or already wanted for this very one."""
         layout = self._layouts.get(weight.layout)
         if layout is None or any(self._wanted.get(ref, weight) != weight for ref in weight.refs) or layout.why_not(weight.refs):

@@ -90,7 +90,7 @@ def _rewritten(text: str, seed: int, dtype: torch.dtype) -> dict[str, int] | Non
     _, trace = try_record(module, *inputs(*shape))
     if isinstance(trace, Untraceable):
         return None
-    counts = rewrite(trace.graph, WeightStore().may_lay, has_impl=has_impl).counts
+    counts = rewrite(trace.graph, WeightStore().may_pack, has_impl=has_impl).counts
     fresh = inputs(*shape)
     with torch.no_grad():
         expected = module(*fresh)

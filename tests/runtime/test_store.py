@@ -46,7 +46,7 @@ def channels_last(net: nn.Module, name: str) -> Weight:
 
 
 def may_pack(store: WeightStore, group: Sequence[WeightRef]) -> bool:
-    return store.may_lay(Weight(tuple(group), PACKED))
+    return store.may_pack(Weight(tuple(group), PACKED))
 
 
 QKV = ("q.weight", "k.weight", "v.weight")

@@ -91,7 +91,7 @@ def test_the_parts_of_several_weights_may_be_packed(net: nn.Module) -> None:
     values = [whole.dequantised() for whole in wholes]
     for place in (0, 1):
         weight = Weight((parts(net, 0)[place], parts(net, 1)[place]), PACKED)
-        assert store.may_lay(weight)
+        assert store.may_pack(weight)
         (joined,) = store.tensors([weight], CPU)
         assert joined.shape[0] == 10
     assert all(torch.equal(whole.dequantised(), value) for whole, value in zip(wholes, values, strict=True))
