@@ -188,12 +188,12 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
         return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
     try:
-        effects = effects_of(reads, recorder.tensors.reads)
+        effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:
         return Untraceable(f"the call itself changes the module: {change}", changing=True), Guard(reads, without=change.places)
     externals = Externals(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
-    bound = {(id(ref.table()), ref.name) for ref in recorder.tensors.weights if ref.owner() is not None}
+    bound = {(id(ref.table()), ref.name) for ref in recorder.weights if ref.owner() is not None}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
         return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed)), guard
