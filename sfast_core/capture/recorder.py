@@ -34,6 +34,7 @@ from .replaced import asked_function, is_torchs
 from .stand_ins import Value, leaves, mapped
 from .values import METADATA, why_not_static
 
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
@@ -218,7 +219,8 @@ class Recorder(TorchFunctionMode, Bookkeeping):
             self._refuse_for(error, name)
             self.watch.resume()
             return func(*args, **kwargs)
-        self.watch.resume()
+        # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
+        self.watch.resume(installed=not isinstance(func, _OPERATORS))
         result = func(*args, **kwargs)
         self.watch.pause()
         try:

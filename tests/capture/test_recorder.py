@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import random
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -298,6 +300,22 @@ def test_an_operator_that_writes_to_its_arguments_is_refused() -> None:
 
     _, found = try_record(module(function), torch.randn(4, 8))
     assert isinstance(found, Untraceable) and "changes its arguments" in found.reason
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_an_operators_own_code_steers_unless_it_is_a_librarys(tmp_path: Path, installed: bool) -> None:
+    """A library's operator looks its kernel up in caches that it fills: that is its business. A user's may read what its file has."""
+    path = tmp_path / ("site-packages" if installed else "custom_nodes") / "operators.py"
+    path.parent.mkdir()
+    path.write_text("CACHE, SCALE = {}, 2.0\ndef scaled(x):\n    CACHE[len(CACHE)] = CACHE.get(0, 1)\n    return x * SCALE\n")
+    names = runpy.run_path(str(path))
+    library = torch.library.Library(f"fast_compile_test_{installed}", "DEF")
+    library.define("scaled(Tensor x) -> Tensor")
+    library.impl("scaled", names["scaled"], "CPU")
+    operator = getattr(torch.ops, f"fast_compile_test_{installed}").scaled
+    _, found = try_record(module(lambda net, x: operator(net.lin(x))), torch.randn(4, 8))
+    assert isinstance(found, Trace) == installed
+    assert installed or "CACHE" in found.reason
 
 
 def test_errors_of_torch_functions_are_told_apart_from_the_modules_own() -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from .given import is_read
+from .given import is_installed, is_read
 
 Started = Callable[[CodeType, FrameType], None]
 _IDS = (3, 4, 1, 5, 2, 0)  # of tools that may watch at once; those without a use of their own first
@@ -25,7 +25,7 @@ class Pausing(Protocol):
 
     def pause(self) -> None: ...
 
-    def resume(self) -> None: ...
+    def resume(self, installed: bool = True) -> None: ...
 
 
 class Unwatched:
@@ -34,7 +34,7 @@ class Unwatched:
     def pause(self) -> None:
         """Nothing to pause."""
 
-    def resume(self) -> None:
+    def resume(self, installed: bool = True) -> None:
         """Nothing to resume."""
 
 
@@ -46,6 +46,7 @@ class _Profiled(Unwatched):
         self._started = started
         self._before: Any = None
         self._on = False
+        self._installed = True
 
     def __enter__(self) -> _Profiled:
         self._before = sys.getprofile()
@@ -64,8 +65,9 @@ class _Profiled(Unwatched):
         """Stop watching for a moment."""
         sys.setprofile(None)
 
-    def resume(self) -> None:
-        """Go on."""
+    def resume(self, installed: bool = True) -> None:
+        """Go on; ``installed``: with the code of installed packages."""
+        self._installed = installed
         sys.setprofile(self._event)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -75,7 +77,7 @@ class _Profiled(Unwatched):
         read = self._read.get(path)
         if read is None:
             read = self._read[path] = is_read(path)
-        if read:
+        if read and (self._installed or not is_installed(path)):
             self._started(frame.f_code, frame)
 
 
@@ -85,15 +87,16 @@ class _Monitored(Unwatched):
     def __init__(self, started: Started) -> None:
         self.started = started
         self._quiet = False
+        self._installed = True
         self._tool = _tool()
 
     def pause(self) -> None:
         """Hear nothing for a moment."""
         self._quiet = True
 
-    def resume(self) -> None:
-        """Go on."""
-        self._quiet = False
+    def resume(self, installed: bool = True) -> None:
+        """Go on; ``installed``: with the code of installed packages."""
+        self._quiet, self._installed = False, installed
 
     def __enter__(self) -> _Monitored:
         self._before = self._tool.set(self)
@@ -102,10 +105,9 @@ class _Monitored(Unwatched):
     def __exit__(self, *error: Any) -> None:
         self._tool.set(self._before)
 
-    @property
-    def quiet(self) -> bool:
-        """Whether it hears nothing now."""
-        return self._quiet
+    def hears(self, path: str) -> bool:
+        """Whether it is told of code of this file now."""
+        return not self._quiet and (self._installed or not is_installed(path))
 
 
 class _Tool:
@@ -149,7 +151,7 @@ class _Tool:
         if not read:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
         watch = self._watches.get(threading.get_ident())
-        if watch is not None and not watch.quiet:
+        if watch is not None and watch.hears(path):
             watch.started(code, sys._getframe(1))
         return None
 

@@ -66,9 +66,14 @@ def is_read(path: str) -> bool:
         return path in _FROZEN
     if path.startswith(_TORCH):
         return path.startswith(_LAYERS) and path != _CALLING
-    if path.startswith(_STANDARD) and not any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES):
+    if path.startswith(_STANDARD) and not is_installed(path):
         return path.endswith(_STEERING)
     return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith("typing_extensions.py")
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES)
 
 
 def is_standard(path: str) -> bool:

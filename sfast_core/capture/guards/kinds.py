@@ -89,6 +89,8 @@ _MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.We
 _ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview)
 _CACHED = type(functools.lru_cache(lambda: None))
 _CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
+#: Functions of C++ and Cython: what they keep is out of reach.
+_OF_C = ("nanobind", "cython_function_or_method", "fused_cython_function")
 _ARRAY_BYTES = 1 << 20  #: arrays of more aren't compared at each call
 _TORCH = ("torch", "triton", "numpy")
 
@@ -139,6 +141,8 @@ def _kind_of_object(value: Any, cls: type) -> Kind:
         return _kind_of_numpy(value, cls)
     if issubclass(cls, (torch._C.Generator, random.Random, io.IOBase)):
         return Kind.STATEFUL
+    if home in _OF_C or cls.__name__ in _OF_C:
+        return Kind.SAME
     if home in _TORCH or home.startswith("torch"):
         return Kind.SAME
     if cls.__dictoffset__ != 0 or _slots(cls):
