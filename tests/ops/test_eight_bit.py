@@ -17,8 +17,6 @@ INT8, FP8 = torch.int8, torch.float8_e4m3fn
 TOLERANCE = {INT8: 2e-3, FP8: 2e-3 if DEVICE.type == "cuda" else 9e-2}
 
 
-
-
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(DEVICE)
 
