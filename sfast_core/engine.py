@@ -40,8 +40,8 @@ from .report import ModuleReport, SignatureReport
 from .reporter import OUT_OF_MEMORY, Reporter
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
-from .runtime.store import Store, WeightsChanged, WeightsElsewhere, WeightStore
 from .variants import Variant
+from .weights import Store, WeightsChanged, WeightsElsewhere, WeightStore
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]
@@ -139,8 +139,10 @@ class Engine:
                 variant = on.variants.take(signature.key)
                 replayed = self._replay_ahead(variant, signature, device)
                 if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
-                    self._trace_again(on, signature.key, change)
-                    variant = None
+                    left, variant, replayed = variant, on.variants.another(signature.key, module), None
+                    if variant is None:
+                        self.reporter.say(f"{change}: tracing again")
+                        on.leave(signature.key, left, module, change)
                 if variant is None:
                     waiting = on.waiting(signature)
                     if waiting is None:
@@ -165,7 +167,8 @@ class Engine:
                     except GradientsRecorded as error:
                         reason = str(error)
                     except WeightsChanged as error:
-                        self._trace_again(on, signature.key, str(error))
+                        self.reporter.say(f"{error}: tracing again")
+                        on.forget(signature.key, variant, str(error))
                         waiting = on.waiting(signature)
                         if waiting is None:
                             return first_call()
@@ -334,10 +337,6 @@ class Engine:
             self._last, self.report.device = on, str(device)
             self._store.lock = on.lock
         return on
-
-    def _trace_again(self, on: OnDevice, key: Hashable, change: str) -> None:
-        self.reporter.say(f"{change}: tracing again")
-        on.forget(key, change)
 
     def _try_later(self, on: OnDevice, key: Hashable, reason: str) -> None:
         on.backoff.failed(key, reason)

@@ -17,7 +17,7 @@ from .reporter import Reporter
 from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs
 from .runtime.program import Program
-from .runtime.store import Bound, Store, WeightsChanged
+from .weights import Bound, Store, WeightsChanged
 
 
 class _Kind(NamedTuple):
@@ -88,7 +88,7 @@ class GraphedProgram:
         """
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
         self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
-        weights = self._store.tensors(self.program.sources, self._device)
+        weights = self._store.tensors(self.program.weights, self._device)
         self._kinds = list(map(_kind, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         results = self.program(inputs, weights)
@@ -156,19 +156,19 @@ class GraphedProgram:
 
     def _require_grad(self) -> bool:
         try:
-            return any(ref.tensor().requires_grad for source in self.program.sources for ref in source.refs)
+            return any(ref.tensor().requires_grad for source in self.program.weights for ref in source.refs)
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
 
     def _weights(self) -> list[torch.Tensor]:
         """The weights, laid out for the program and of the kinds that it was made for."""
         try:
-            weights = self._store.tensors(self.program.sources, self._device)
+            weights = self._store.tensors(self.program.weights, self._device)
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
         report = self._reporter.report
         report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes  # laid out again after they were given back
-        for source, weight, kind in zip(self.program.sources, weights, self._kinds, strict=True):
+        for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
             if (now := _kind(weight)) != kind:
                 raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
         return weights
@@ -190,7 +190,7 @@ class GraphedProgram:
             return False
         if self._bound.valid():
             return True
-        bound = self._store.bind(self.program.sources, self._weights())  # lays replaced weights out anew
+        bound = self._store.bind(self.program.weights, self._weights())  # lays replaced weights out anew
         same = bound.pointers == self._bound.pointers
         self._bound = bound
         return same
@@ -201,7 +201,7 @@ class GraphedProgram:
         self._reporter.announce("capturing")
         program, start = self.program, time.perf_counter()
         weights = self._weights()
-        bound = self._store.bind(program.sources, weights)
+        bound = self._store.bind(program.weights, weights)
         try:
             run = lambda static: program(static, weights)  # noqa: E731
             self._captured = self.graphs.capture(inputs, run, budget_bytes, owner=self, instead_of=self._captured)

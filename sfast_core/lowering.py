@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from .capture import Trace
+from .capture.leaf import Leaf
 from .capture.nodes import take_apart
 from .capture.recorder import function_name
 from .choices import Choices
@@ -20,12 +21,12 @@ from .numerics import Numerics
 from .ops import all_ops
 from .report import SignatureReport
 from .rewrite import Call, has_impl, rewrite, select_impls
-from .runtime.graphs import Backend
+from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
-from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
 from .target import Target, probed
+from .weights import Store
 
 
 @functools.cache
@@ -60,7 +61,7 @@ def lower(
     target = replace(probed(device), numerics=numerics)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
-    rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes, available)
+    rewritten = rewrite(graph, store.may_lay if config.adopt_weights else None, config.disabled_passes, available)
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
@@ -73,7 +74,7 @@ def lower(
     constants = [node for node in graph.nodes if "constant" in node.meta]
     program = Program(
         run=as_function(graph),
-        sources=tuple(node.meta["source"] for node in weights),
+        weights=tuple(node.meta["source"] for node in weights),
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=layouts,
         capturable="there is no CUDA device" if backend is None else _why_not_capturable(graph, device),
@@ -97,6 +98,8 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
     for node in graph.nodes:
+        if isinstance(node.target, Leaf) and node.target.capturable is not None:
+            return node.target.capturable
         if node.op != "placeholder" and _copies_from_python(node):
             return f"{node.name} copies values from the CPU at each call"
         elsewhere = node.meta.get("device")

@@ -13,7 +13,7 @@ from .report import ModuleReport
 from .runtime.backoff import Backoff
 from .runtime.graphs import DeviceGraphs
 from .runtime.thrashing import Thrashing
-from .variants import Variants
+from .variants import Variant, Variants
 
 
 class OnDevice:
@@ -49,16 +49,29 @@ class OnDevice:
         """Why a call without a trace isn't traced now; None where it is."""
         return self.backoff.reason(signature.key) or self.thrashing.reason(signature.layout)
 
-    def forget(self, key: Hashable, change: str) -> None:
-        """What was found out about this signature holds no more, because of this change. Others are looked at when they are called."""
+    def leave(self, key: Hashable, variant: Variant, module: torch.nn.Module, change: str) -> None:
+        """What was found out about this signature holds no more, because of this change; should that be taken back, it holds again.
+
+        Until then it has no graph, and it is forgotten where it would keep what the module has let go. Others are looked at when they are called.
+        """
+        variant.release()
+        if variant.guard is None or variant.guard.keeps_more_than(module):
+            self.variants.remove(key, variant)
+        self._changed(key, change)
+
+    def forget(self, key: Hashable, variant: Variant, change: str) -> None:
+        """What was found out about this signature will never hold again, because of this change."""
+        self.variants.remove(key, variant)
+        self._changed(key, change)
+
+    def _changed(self, key: Hashable, change: str) -> None:
         self.change = change
-        self.variants.remove(key)
         self.backoff.succeeded(key)
 
     def why_again(self, signature: Signature, at_most: int) -> str:
         """What is different from the calls that were traced before, should that happen again and again. ``at_most``: so many are kept."""
         last = self.variants.last(signature.layout)
-        if last is not None:
+        if last is not None and last != signature.key:
             different = f"{difference(signature.key, last)} is another"
         elif self.variants.full(at_most):
             different = f"more than {at_most} signatures take turns"

@@ -6,15 +6,19 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+import torch
+
 from .capture import Guard
 from .graphed import GraphedProgram
 from .report import ModuleReport, SignatureReport
 from .runtime.thrashing import Tally
 
+_OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another each time leaves no more than these
+
 
 @dataclass(eq=False)
 class Variant:
-    """One signature: its program, or without one the ``reason`` why it runs eager. Either holds until the ``guard`` says that it doesn't."""
+    """One signature: its program, or without one the ``reason`` why it runs eager. Either holds while the ``guard`` finds no change."""
 
     report: SignatureReport
     layout: Hashable
@@ -22,6 +26,10 @@ class Variant:
     reason: str = ""
     guard: Guard | None = None
     tally: Tally = field(default_factory=Tally)
+
+    def fits(self, module: torch.nn.Module) -> bool:
+        """Whether what was read is now as it was."""
+        return self.guard is None or self.guard.changed(module) is None
 
     def release(self) -> None:
         """Release the graph, if there is one."""
@@ -32,40 +40,56 @@ class Variant:
 class Variants:
     """Those used last, by key, with their lines in the module's report. Not thread-safe: its caller holds the device's lock.
 
+    A signature may have several, of which one at most fits what the module reads now: who switches something and switches it back finds the
+    first one again. In all there are as many as the settings allow signatures, and so is what they hold.
+
     Whatever interrupts a change of it leaves it whole: a line too many goes with the next change.
     """
 
     def __init__(self, report: ModuleReport) -> None:
         self._report = report
-        self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
+        self._variants: OrderedDict[Hashable, list[Variant]] = OrderedDict()  # a signature's last used one in front
         self._lines: list[SignatureReport] = []  # those that were put into the report
 
     def take(self, key: Hashable) -> Variant | None:
-        """The variant of this signature, which by that is the one that was used last, or None."""
-        if key in self._variants:
-            self._variants.move_to_end(key)
-        return self._variants.get(key)
+        """The variant of this signature that was used last, which by that is the last one of all, or None. It may not fit any more."""
+        if key not in self._variants:
+            return None
+        self._variants.move_to_end(key)
+        return self._variants[key][0]
+
+    def another(self, key: Hashable, module: torch.nn.Module) -> Variant | None:
+        """One of this signature's others that fits ``module``, which by that is the one that was used last, or None."""
+        of_one = self._variants[key]
+        found = next((variant for variant in of_one[1:] if variant.fits(module)), None)
+        if found is not None:
+            of_one.sort(key=lambda variant: variant is not found)
+        return found
 
     def last(self, layout: Hashable) -> Hashable | None:
         """The key of the one with this layout that was used last, or None."""
-        return next((key for key, variant in reversed(self._variants.items()) if variant.layout == layout), None)
+        return next((key for key, (variant, *_) in reversed(self._variants.items()) if variant.layout == layout), None)
 
     def full(self, at_most: int) -> bool:
         """Whether one more would make the oldest go."""
-        return len(self._variants) >= at_most
+        return len(self._all()) >= at_most
 
     def add(self, key: Hashable, variant: Variant, at_most: int) -> None:
         """Keep one more, whose program is proved or whose reason is known, and let the oldest go where there would be more than ``at_most``."""
         self._lines.append(variant.report)
         self._report.signatures.append(variant.report)
-        self._variants[key] = variant
-        while len(self._variants) > at_most:
-            self._variants.pop(next(iter(self._variants))).release()
+        self._variants[key] = [variant, *self._variants.get(key, ())]
+        self._variants.move_to_end(key)
+        for old in self._variants[key][_OF_ONE_SIGNATURE:]:
+            self._drop(key, old)
+        while len(self._all()) > at_most:
+            oldest = next(iter(self._variants))
+            self._drop(oldest, self._variants[oldest][-1])
         self._tidy()
 
-    def remove(self, key: Hashable) -> None:
-        """Forget this signature and release its graph."""
-        self._variants.pop(key).release()
+    def remove(self, key: Hashable, variant: Variant) -> None:
+        """Forget one of this signature's and release its graph."""
+        self._drop(key, variant)
         self._tidy()
 
     def clear(self) -> None:
@@ -76,7 +100,7 @@ class Variants:
 
     def release(self) -> None:
         """Release all graphs."""
-        for variant in self._variants.values():
+        for variant in self._all():
             variant.release()
 
     def release_evicted(self) -> None:
@@ -92,11 +116,22 @@ class Variants:
 
     def programs(self) -> list[GraphedProgram]:
         """The programs that there are."""
-        return [variant.graphed for variant in list(self._variants.values()) if variant.graphed is not None]
+        return [variant.graphed for variant in self._all() if variant.graphed is not None]
+
+    def _all(self) -> list[Variant]:
+        return [variant for of_one in list(self._variants.values()) for variant in of_one]
+
+    def _drop(self, key: Hashable, variant: Variant) -> None:
+        left = [other for other in self._variants[key] if other is not variant]
+        if left:
+            self._variants[key] = left
+        else:
+            del self._variants[key]
+        variant.release()
 
     def _tidy(self) -> None:
         """Take the lines out of the report whose signatures are gone."""
-        kept = {id(variant.report) for variant in self._variants.values()}
+        kept = {id(variant.report) for variant in self._all()}
         gone = {id(line) for line in self._lines if id(line) not in kept}
         self._report.signatures[:] = [line for line in self._report.signatures if id(line) not in gone]
         self._lines = [line for line in self._lines if id(line) in kept]

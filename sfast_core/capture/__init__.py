@@ -9,7 +9,6 @@ from .signature import Signature, difference, snapshot
 from .thread_state import ThreadState, recording
 from .trace import OutputSpec, Trace, Untraceable, record
 from .tracer import Recorded, Tracer
-from .weights import WeightRef, WeightSource
 
 __all__ = [
     "CaptureError",
@@ -23,8 +22,6 @@ __all__ = [
     "Trace",
     "Tracer",
     "Untraceable",
-    "WeightRef",
-    "WeightSource",
     "autocast_off",
     "device_of",
     "difference",

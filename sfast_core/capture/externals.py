@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..weights import WeightRef
 from .guards import ReadSet
-from .weights import WeightRef
 
 Found = Callable[[torch.Tensor], WeightRef | None]
 _DEEPEST = 4
@@ -74,9 +74,9 @@ class Externals:
                 values = held.before[1] if isinstance(held.before, tuple) else held.before
                 for value in values:
                     yield from _tensors(value, str(held.origin))
-        for function, _, defaults, _, cells, _ in reads.functions.values():
-            yield from _tensors([content for _, content in cells], function.__name__)
-            yield from _tensors(defaults, function.__name__)
+        for function in reads.functions.values():
+            yield from _tensors([content for _, content in function.cells], function.function.__name__)
+            yield from _tensors(function.defaults, function.function.__name__)
         for asked in reads.asked.values():
             yield from _tensors(asked.then, str(asked.origin))
         for cache in reads.cached.values():

@@ -12,25 +12,27 @@ from __future__ import annotations
 import numbers
 import sys
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
+from ..weights.part import is_plain
 from .autocast import Apart, Autocast, Treatment
+from .bookkeeping import Bookkeeping, HasParts
 from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
 from .guards import Pausing, Unwatched
+from .inside import SPELLINGS, Inside, wrapped
+from .leaf import Leaf
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import Value, leaves, mapped
-from .tensor_map import TensorMap
-from .unchanged import Unchanged
 from .values import METADATA, why_not_static
-from .weights import WeightRef, WeightSource, WeightTable
 
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
@@ -43,31 +45,21 @@ def function_name(func: Any) -> str:
     return name
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(TorchFunctionMode, Bookkeeping):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
-        super().__init__()
+        TorchFunctionMode.__init__(self)
+        Bookkeeping.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
-        self.graph = torch.fx.Graph()
         self.failure: str | None = None
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
-        self._table = table
         self.autocast = Autocast()
-        self._nodes = TensorMap[torch.fx.Node]()
-        self._stale = TensorMap[weakref.ref[torch.Tensor]]()  # tensor -> the in-place updated view that made its node outdated
-        self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
-        self._weights: dict[WeightRef, torch.fx.Node] = {}
-        self._externals: list[tuple[torch.Tensor, torch.fx.Node, str]] = []  # tensors from elsewhere, and what reads them first
-        self._unchanged = Unchanged()
-        self._metas: dict[Hashable, torch.Tensor] = {}
-        self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
         self._paused = 0
-        self._last_placeholder: torch.fx.Node | None = None
-        for index, tensor in enumerate(inputs):
-            self._bind(tensor, self._placeholder(f"input_{index}", tensor))
-            self._keep(tensor, "an input")
+        self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
+        self._insides: list[type] = []  # the classes that compute with their parts just now
+        self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ---------------------------------------------------------------------------------
 
@@ -83,16 +75,20 @@ class Recorder(TorchFunctionMode):
             if not self._paused:
                 self.watch.resume()
 
-    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, resident: torch.Tensor | None = None) -> None:
+    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
 
-        ``resident`` is the host's copy of it on the device where the module itself keeps its weight elsewhere.
+        ``layout`` says where it lies, where the module itself keeps its weight elsewhere.
         """
-        if self.failure or tensor in self._nodes or (resident is None and self._table.find(tensor) is not None):
+        if self.failure or tensor in self._nodes or (layout is None and self._table.find(tensor) is not None):
             return
         with self.paused():
-            ref, stored = self._table.ref(module, name), getattr(module, name, None) if resident is None else resident
-            if ref is None or stored is None or type(stored) not in (torch.Tensor, torch.nn.Parameter) or stored.shape != tensor.shape:
+            ref = self._table.ref(module, name)
+            try:
+                stored = None if ref is None else (layout or Plain()).laid((ref,))
+            except (ReferenceError, WeightsElsewhere) as error:
+                return self.refuse(str(error), passing=True)
+            if ref is None or stored is None or not is_plain(stored) or stored.shape != tensor.shape:
                 return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
             if stored.device != tensor.device:
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
@@ -101,10 +97,58 @@ class Recorder(TorchFunctionMode):
                 node = call_method(self.graph, "to", (node, tensor.dtype))
             self._bind(tensor, node)
 
+    @property
+    def in_leaf(self) -> bool:
+        """Whether a layer is running as it is, so that nobody needs to know how it comes to its weights."""
+        return self._leaf is not None
+
+    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a layer as it is: one node, whose results are what it returns."""
+        if self._paused or self.failure or self._leaf is not None:
+            return call(*args, **kwargs)
+        kind, given = type(module).__name__, leaves((args, kwargs), torch.Tensor)
+        versions = [None if tensor.is_inference() else tensor._version for tensor in given]
+        because: list[str] = []
+        self._leaf = because
+        try:
+            result = call(*args, **kwargs)
+        finally:
+            self._leaf = None
+        with self.paused():
+            try:
+                self._record_leaf(module, (args, kwargs), result, because)
+            except (CaptureError, HasParts) as error:
+                self.refuse(str(error) or f"a {kind} that runs as it is is given a tensor with parts")
+            if [None if tensor.is_inference() else tensor._version for tensor in given] != versions:
+                self.refuse(f"a {kind} that runs as it is changes its arguments")
+        return result
+
+    def _record_leaf(self, module: torch.nn.Module, given: Any, result: Any, because: list[str]) -> None:
+        kind, name = type(module).__name__, self._table.path(module)
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            raise CaptureError(f"a {kind} that runs as it is under autocast")
+        args, kwargs = self._map(given, name)
+        weights = []
+        for ref, tensor in self._table.weights_of(module):
+            if ref is None:
+                because.append(f"its weight is a {type(tensor).__name__}")
+            else:
+                weights.append(self._weight(ref, tensor))
+        capturable = f"the {kind} {name} runs as it is: {because[0]}" if because else None
+        node = call_function(self.graph, Leaf(module, name, capturable), (tuple(weights), args, kwargs))
+        if isinstance(result, torch.Tensor):
+            return self._bind(result, self._value(node, result))
+        if not isinstance(result, (tuple, list)) or not _are_tensors(result):
+            raise CaptureError(f"a {kind} that runs as it is returns a {type(result).__name__}")
+        for index, item in enumerate(result):
+            if item is not None:
+                self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
+
     def refuse(self, reason: str, passing: bool = False) -> None:
         """Give this recording up. ``passing``: another call of the same signature may fare better."""
         if self.failure is None:
             self.failure, self.passing = reason, passing
+            self.closed.update(self._insides)
 
     @property
     def weights(self) -> list[WeightRef]:
@@ -146,7 +190,9 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if not is_torchs(func):
+        if isinstance(func, torch._ops.OpOverload):
+            func = SPELLINGS.get(func, func)
+        elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
             return self._run(func, args, kwargs)
@@ -157,13 +203,17 @@ class Recorder(TorchFunctionMode):
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._paused or self.failure:
             return func(*args, **kwargs)
-        self.watch.pause()
         name = function_name(func)
+        if self._leaf is not None:
+            return self._in_leaf(func, name, args, kwargs)
+        self.watch.pause()
         if name == "__iter__":
             self.watch.resume()
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
             call = self._arguments(name, args, kwargs)
+        except HasParts:
+            return self._run_inside(func, name, args, kwargs)
         except Exception as error:
             self._refuse_for(error, name)
             self.watch.resume()
@@ -177,6 +227,30 @@ class Recorder(TorchFunctionMode):
         except Exception as error:
             self._refuse_for(error, name)
         self.watch.resume()
+        return result
+
+    def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""
+        self._insides.append(type(next(wrapped((args, kwargs)))))
+        self.watch.resume()
+        try:
+            with Inside(self):
+                result = func(*args, **kwargs)
+            self.watch.pause()
+            for tensor in leaves(result, torch.Tensor):
+                if is_plain(tensor) and tensor not in self._nodes and self._table.find(tensor) is None:
+                    self.refuse(f"what {name} does with the parts of a {self._insides[-1].__name__} can't be seen")
+            self.watch.resume()
+        finally:
+            self._insides.pop()
+        return result
+
+    def _in_leaf(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call within a layer that runs as it is."""
+        result = func(*args, **kwargs)
+        tensors = isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and _are_tensors(result))
+        if self._leaf is not None and not tensors and result is not None and name not in METADATA and getattr(func, "__name__", "") != "__get__":
+            self._leaf.append(f"{name} reads a tensor's value into Python")
         return result
 
     def _refuse_for(self, error: Exception, name: str) -> None:
@@ -331,93 +405,6 @@ class Recorder(TorchFunctionMode):
         else:
             node = call_function(self.graph, func, tuple(call[0]), call[1])
         return node if result is None else self._value(node, result)
-
-    def _value(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.fx.Node:
-        node.meta["val"], node.meta["device"] = self._meta(tensor), tensor.device
-        return node
-
-    def _meta(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on the meta device with the same shape, dtype and strides: one for all that are alike, 110 for SDXL's 4,900."""
-        like = (tensor.shape, tensor.stride(), tensor.dtype)
-        meta = self._metas.get(like)
-        if meta is None:
-            meta = self._metas[like] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        return meta
-
-    def _bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
-        if "val" not in node.meta:
-            self._value(node, tensor)
-        self._nodes[tensor] = node
-        self._aliases.setdefault(self._storage(tensor), []).append(weakref.ref(tensor))
-
-    def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
-        if tensor in self._stale:
-            raise CaptureError(f"{name} reads a tensor whose view was changed in place")
-        if (node := self._nodes.get(tensor)) is not None:
-            return node
-        ref = self._table.find(tensor)
-        return self._external(tensor, name) if ref is None else self._weight(ref, tensor)
-
-    def _external(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
-        """A tensor from elsewhere. Where, is asked when the call is over."""
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-            raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
-        node = self._placeholder(f"external_{len(self._externals)}", tensor)
-        self._externals.append((tensor, node, name))
-        self._nodes[tensor] = node
-        self._keep(tensor, f"a tensor of shape {tuple(tensor.shape)} from elsewhere")
-        return node
-
-    def _name_externals(self, found: Found) -> None:
-        for tensor, node, name in self._externals:
-            if not node.users:
-                self.graph.erase_node(node)
-                continue
-            ref = found(tensor)
-            if ref is None:
-                raise CaptureError(
-                    f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call"
-                )
-            node.meta["source"] = WeightSource((ref,))
-            self._weights[ref] = node
-
-    def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
-        node = self._weights.get(ref)
-        if node is None:
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-                raise CaptureError(f"the weight {ref} is a {type(tensor).__name__}")
-            node = self._placeholder(f"weight_{ref}".replace(".", "_"), tensor)
-            node.meta["source"] = WeightSource((ref,))
-            self._weights[ref] = node
-            self._keep(tensor, f"the weight {ref}")
-        return node
-
-    def _keep(self, tensor: torch.Tensor, what: str) -> None:
-        """The call is not to write to this tensor, by operations that say so or from within others."""
-        self._foreign.add(self._storage(tensor))
-        self._unchanged.add(tensor, what)
-
-    def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
-        if self._last_placeholder is None:
-            node = self.graph.create_node("placeholder", name, name=name)
-        else:
-            with self.graph.inserting_after(self._last_placeholder):
-                node = self.graph.create_node("placeholder", name, name=name)
-        if node.target != node.name:  # FX makes names unique, arguments of the generated code take the target
-            node.target = node.name
-        self._last_placeholder = node
-        return self._value(node, tensor)
-
-    def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
-        for ref in self._aliases.get(self._storage(target), ()):
-            other = ref()
-            if other is not None and other is not target and other in self._nodes and self._storage(other) == self._storage(target):
-                yield other
-
-    @staticmethod
-    def _storage(tensor: torch.Tensor) -> int:
-        with torch._C.DisableTorchFunction():
-            return int(tensor.untyped_storage()._cdata)
 
     @staticmethod
     def _reads(call: tuple[Any, Any]) -> bool:

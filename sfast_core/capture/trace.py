@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from ..weights import WeightTable
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
+from .leaf import run_as_they_are
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
-from .weights import WeightTable
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
 
@@ -70,11 +71,18 @@ class Trace:
 
 @dataclass(frozen=True)
 class Untraceable:
-    """Why a call left no trace. ``passing``: another call of the same signature may leave one. ``changing``: it changes what it reads."""
+    """Why a call left no trace.
+
+    Attributes:
+        passing: another call of the same signature may leave one.
+        changing: it changes what it reads.
+        closed: it computed with tensors of these classes in a way that can't be recorded.
+    """
 
     reason: str
     passing: bool = False
     changing: bool = False
+    closed: frozenset[type] = frozenset()
 
 
 def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
@@ -125,6 +133,7 @@ def record(
     device: torch.device,
     reads: ReadSet,
     leaf_scope: LeafScope | None = None,
+    closed: Collection[type] = (),
 ) -> tuple[Any, Trace | Untraceable, Guard]:
     """Run ``call()`` once and record it.
 
@@ -135,6 +144,7 @@ def record(
         device: whose random numbers must not move.
         reads: collects what the call reads besides its arguments.
         leaf_scope: a host's context around the call, for leaves that resolve their weights in a way of their own.
+        closed: classes of tensors that can't be recorded by their parts. Layers with such weights run as they are.
 
     Returns:
         the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds.
@@ -146,8 +156,10 @@ def record(
     start = time.perf_counter()
     settings = torch_state()
     state, foreign_state = _random_state(device), _foreign_random_state()
-    recorder = Recorder(inputs, WeightTable(root))
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), _watching(reads, recorder), recorder:
+    table = WeightTable(root)
+    recorder = Recorder(inputs, table)
+    whole = run_as_they_are(table.closed(closed), recorder.run_leaf)
+    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, _watching(reads, recorder), recorder:
         try:
             result = call()
         except Exception as error:
@@ -184,7 +196,7 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
     bound = {(id(ref.table()), ref.name) for ref in recorder.weights if ref.owner() is not None}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
-        return Untraceable(str(recorder.failure), recorder.passing), guard
+        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed)), guard
     outputs = replace(spec, effects=effects)
     computed_in = frozenset(recorder.autocast.computed_in)
     return Trace(graph, outputs, time.perf_counter() - start, computed_in, tuple(externals.holders)), guard

@@ -40,6 +40,7 @@ class Tracer:
         self._leaf_scope = leaf_scope
         self._codes = known_codes()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
+        self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
         self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read
 
     def why_not(self, signature: Signature) -> str | None:
@@ -49,6 +50,7 @@ class Tracer:
     def forget(self) -> None:
         """What was found out about earlier calls may not hold any more."""
         self._changing.clear()
+        self._closed.clear()
         self._read.clear()
 
     def record(
@@ -68,7 +70,7 @@ class Tracer:
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(f"what steers it can't be read: {type(error).__name__}: {error}") from error
         try:
-            result, trace, guard = record(recorded.call, signature.tensors, module, device, reads, self._leaf_scope)
+            result, trace, guard = record(recorded.call, signature.tensors, module, device, reads, self._leaf_scope, self._closed)
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
@@ -81,6 +83,9 @@ class Tracer:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
             trace = replace(trace, passing=signature.key not in self._changing)
             self._changing.add(signature.key)
+        elif isinstance(trace, Untraceable) and trace.closed - self._closed:  # the next call runs the layers with such as they are
+            self._closed |= trace.closed
+            trace = replace(trace, passing=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable("the call changes its arguments")
         return result, trace, guard

@@ -31,6 +31,9 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     for rows in (tokens, embedding):
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640))
         yield "linear_add", (rows, normal(640, 640, scale=0.04), normal(640), normal(*rows.shape))
+    numbers, scales = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8), torch.full((640, 1), 3e-4, device=device)
+    yield "quantise", (tokens, torch.int8, None, 64)
+    yield "scaled_linear", (numbers.view(2, 320, 640), numbers, scales, normal(640), torch.full((2, 320, 1), 0.02, device=device), dtype)
     yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
     for act in ("gelu_tanh", "quick_gelu"):
         yield "linear_act", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)

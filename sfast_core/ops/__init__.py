@@ -14,6 +14,8 @@ NAMES = (
     "ada_layer_norm",
     "norm_rope",
     "linear",
+    "quantise",
+    "scaled_linear",
     "linear_geglu",
     "linear_act",
     "linear_add",

@@ -8,7 +8,6 @@ Left out, 75 conversions took 6 of SDXL's 33 ms.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace as with_changes
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ from ..ops.conv2d_act import conv2d_act
 from ..ops.conv2d_shortcut import conv2d_shortcut
 from ..ops.group_norm_act import group_norm_act
 from ..ops.upsample_conv2d import upsample_conv2d
+from ..weights import CHANNELS_LAST, ChannelsLast, Weight
 from .graph import calls, calls_of, insert_as, is_free_weight, shape, value
-from .pack_linears import MayPack
+from .pack_linears import MayLay
 from .split_concat import TAIL
 
 _CONVOLUTIONS = (conv2d_act, conv2d_shortcut, upsample_conv2d)
@@ -45,7 +45,7 @@ def images_channels_last(graph: Graph) -> int:
     return changed
 
 
-def convolutions_channels_last(graph: Graph, may_pack: MayPack) -> int:
+def convolutions_channels_last(graph: Graph, may_lay: MayLay) -> int:
     """Ask for channels_last storage of each convolution's weight that may have it. A 1x1 kernel is the same memory either way.
 
     Any other is turned at each call, by the kernel that reads it.
@@ -55,8 +55,8 @@ def convolutions_channels_last(graph: Graph, may_pack: MayPack) -> int:
         weight = node.args[1]
         if not is_free_weight(weight) or shape(weight)[2:] == (1, 1):
             continue
-        if all(calls(user, *_CONVOLUTIONS) for user in weight.users) and may_pack(weight.meta["source"].refs):
-            weight.meta["source"] = with_changes(weight.meta["source"], channels_last=True)
-            weight.meta["val"] = value(weight).contiguous(memory_format=torch.channels_last)
+        wanted = Weight(weight.meta["source"].refs, CHANNELS_LAST)
+        if all(calls(user, *_CONVOLUTIONS) for user in weight.users) and may_lay(wanted):
+            weight.meta["source"], weight.meta["val"] = wanted, ChannelsLast.meaning(value(weight))
             changed += 1
     return changed

@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from ..capture.functional import element
 from ..capture.nodes import call_function
 from ..capture.nodes import drop_unused as drop_unused
+from ..weights import Weight
 
 
 def value(node: Node) -> torch.Tensor:
@@ -118,12 +119,12 @@ def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> N
     return node
 
 
-def new_weight(behind: Node, name: str, source: Any, val: torch.Tensor) -> Node:
+def new_weight(behind: Node, name: str, weight: Weight, val: torch.Tensor) -> Node:
     """A further weight placeholder behind another one."""
     with behind.graph.inserting_after(behind):
         node = behind.graph.placeholder(name)
     node.target = node.name  # FX makes names unique, arguments of the generated code take the target
-    node.meta.update(source=source, val=val, device=behind.meta["device"])
+    node.meta.update(source=weight, val=val, device=behind.meta["device"])
     return node
 
 

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
-from ..capture.weights import WeightRef, WeightSource
+from ..weights import PACKED, Packed, Weight
 from .graph import calls, calls_of, insert, insert_as, is_free_weight, is_input, new_weight, replace, shape, value
 
-MayPack = Callable[[Sequence[WeightRef]], bool]
+MayLay = Callable[[Weight], bool]
 
 
 def from_input(x: Node) -> bool:
@@ -23,7 +23,7 @@ def from_input(x: Node) -> bool:
     return is_input(x) or (calls(x, cast_like) and is_input(x.args[0]))
 
 
-def pack(graph: Graph, may_pack: MayPack, wanted: Callable[[Node], bool]) -> int:
+def pack(graph: Graph, may_lay: MayLay, wanted: Callable[[Node], bool]) -> int:
     """Join the linear layers that read the same node, where ``wanted`` says so of that node. Returns how many were joined."""
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in calls_of(graph, F.linear):
@@ -31,8 +31,7 @@ def pack(graph: Graph, may_pack: MayPack, wanted: Callable[[Node], bool]) -> int
             groups.setdefault((node.args[0], node.args[2] is None), []).append(node)
     packed = 0
     for members in groups.values():
-        refs = [[node.args[i].meta["source"].refs[0] for node in members] for i in (1, 2) if members[0].args[i] is not None]
-        if len(members) > 1 and all(may_pack(names) for names in refs):
+        if len(members) > 1 and all(may_lay(_together(members, place)) for place in (1, 2) if members[0].args[place] is not None):
             _join(members)
             packed += len(members)
     return packed
@@ -43,6 +42,11 @@ def _packable(node: Node) -> bool:
     return all(is_free_weight(arg) and len(arg.users) == 1 for arg in node.args[1:] if arg is not None)
 
 
+def _together(members: list[Node], place: int) -> Weight:
+    """The weights, or the biases, of these layers as one."""
+    return Weight(tuple(node.args[place].meta["source"].refs[0] for node in members), PACKED)  # type: ignore[union-attr]
+
+
 def _join(members: list[Node]) -> None:
     first = members[0]
     arguments: list[Node | None] = []
@@ -51,9 +55,8 @@ def _join(members: list[Node]) -> None:
         if parts[0] is None:
             arguments.append(None)
             continue
-        source = WeightSource(tuple(part.meta["source"].refs[0] for part in parts))
-        joined = value(parts[0]).new_empty((sum(shape(part)[0] for part in parts), *shape(parts[0])[1:]))
-        arguments.append(new_weight(parts[0], f"packed_{kind}", source, joined))
+        joined = Packed.meaning(*map(value, parts))
+        arguments.append(new_weight(parts[0], f"packed_{kind}", _together(members, position), joined))
     widths = [shape(node)[-1] for node in members]
     together = value(first).new_empty((*shape(first)[:-1], sum(widths)))
     product = insert_as(first, together, F.linear, first.args[0], *arguments)

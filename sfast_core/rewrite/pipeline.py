@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import Graph
 
-from ..capture.weights import WeightRef
+from ..weights import Weight
 from .canonicalise import canonicalise
 from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
@@ -32,6 +32,7 @@ from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
@@ -56,11 +57,11 @@ def no_impl(*_: Any) -> bool:
     return False
 
 
-def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: HasImpl = no_impl) -> dict[str, Pass]:
+def passes(may_lay: Callable[[Weight], bool] | None, has_impl: HasImpl = no_impl) -> dict[str, Pass]:
     """Every pass by name, in order.
 
     Args:
-        may_pack: says which weights may share storage, and of a single one whether it may be laid out anew; None leaves all as they lie.
+        may_lay: says whether a weight may be laid out as its layout says; None leaves all as they lie.
         has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
     """
     table: dict[str, Pass] = {
@@ -73,6 +74,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "share_common": share_common,
         "fold_constants": fold_constants,
         "place_constants": place_constants,
+        "recover_scaled_linear": lambda graph: recover_scaled_linear(graph, has_impl),
         "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
         "recover_attention": recover_attention,
         "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
@@ -93,8 +95,8 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
         "share_halves": lambda graph: share_halves(graph, has_impl),
         "images_channels_last": images_channels_last,
     }
-    if may_pack is not None:
-        allowed = may_pack
+    if may_lay is not None:
+        allowed = may_lay
         table |= {
             "pack_context": lambda graph: pack_context(graph, allowed),
             "pack_embedding": lambda graph: pack_embedding(graph, allowed),
@@ -107,7 +109,7 @@ def passes(may_pack: Callable[[Sequence[WeightRef]], bool] | None, has_impl: Has
 
 def rewrite(
     graph: Graph,
-    may_pack: Callable[[Sequence[WeightRef]], bool] | None,
+    may_lay: Callable[[Weight], bool] | None,
     disabled: tuple[str, ...] = (),
     has_impl: HasImpl = no_impl,
 ) -> Rewritten:
@@ -116,7 +118,7 @@ def rewrite(
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.
     """
-    table = passes(may_pack, has_impl)
+    table = passes(may_lay, has_impl)
     unknown = set(disabled) - set(passes(lambda _: True))
     if unknown:
         raise ValueError(f"disabled_passes: got {', '.join(sorted(unknown))}, known are {', '.join(passes(lambda _: True))}")

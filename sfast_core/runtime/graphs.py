@@ -1,4 +1,4 @@
-"""CUDA graphs on one device: how one is captured, replayed and given back, and how many may be kept.
+"""The CUDA graphs of one device: each with its inputs and outputs, and how many may be kept.
 
 All graphs of a device share one memory pool and one lock, because their intermediate results share memory: one replay at a time, its
 inputs copied in and its results copied out before the next. Bytes are what the driver lost, not what torch counted: under cudaMallocAsync
@@ -7,212 +7,20 @@ torch's counters don't move at capture.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from ..forks import renew_in_children
-from ..native import counters
-from ..native.counters import Counters
-from ..native.driver import CaptureStatus, capture_status
-from .collector import collector_paused
-from .failed_capture import check_capture, clear_frames, tensors_of, undo_capture
-from .memset_nodes import editable_graph, instantiate_without_memsets
+from .backend import Backend, CudaBackend
 from .rehearsal import Rehearsal
 
 Tensors = Sequence[torch.Tensor]
-
-
-class Replayable(Protocol):
-    """A captured computation: ``replay`` reads and writes the buffers that it was captured on."""
-
-    def replay(self) -> None: ...
-
-    def release(self) -> None: ...
-
-
-class Backend(Protocol):
-    """What captures. The CUDA one is below; tests have one that only counts."""
-
-    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> Replayable: ...
-
-    def scratch(self) -> contextlib.AbstractContextManager[None]: ...
-
-    def enter(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def free_bytes(self) -> int: ...
-
-    def synchronise(self) -> None: ...
-
-    def trim(self) -> None: ...
-
-
-class _CudaReplay:
-    def __init__(self, graph: torch.cuda.CUDAGraph, counted: Counters | None) -> None:
-        self._graph = graph
-        self._counted = counted  # the graph's kernels write there
-        self.alive = True
-
-    def replay(self) -> None:
-        self._graph.replay()
-
-    def release(self) -> None:
-        self.alive = False
-        self._graph.reset()
-        self._counted = None
-
-
-class CudaBackend:
-    """Captures on a side stream of its own.
-
-    cuBLAS's workspaces are taken from the graph's own pool. PyTorch keeps one for each thread and stream, and a graph that was captured with
-    such a one reads freed memory as soon as anybody clears them: torch.compile's graphs do so for all streams, and in newer versions the end
-    of any graph for the stream that it was captured on (pytorch/pytorch#193402).
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._pool: Any = None
-        self._scratch: Any = None
-        self._idle = torch.cuda.Event()
-        self._in_pool: weakref.WeakSet[_CudaReplay] = weakref.WeakSet()
-        self._touched: torch.Tensor | None = None  # memory for a kernel that does nothing else
-        self._kept: list[Any] = []  # what a failed capture left behind that must not go
-
-    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> Replayable:
-        """Warm up, then run once into a graph.
-
-        Args:
-            run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such memory later ends
-                the process.
-            alone: in memory of its own or in the :meth:`scratch` rather than in the shared pool, to be replayed and released at once.
-            warm_up: what needs to have run before, if not ``run`` itself.
-
-        Raises:
-            RuntimeError: the computation can't be captured, or memory ran out.
-        """
-        if self._pool is None or not any(replay.alive for replay in self._in_pool):
-            # A pool ends with its last graph, and nothing can be captured into it from then on.
-            self._pool, self._in_pool = torch.cuda.graph_pool_handle(), weakref.WeakSet()
-        pool = self._pool if not alone else self._scratch or torch.cuda.graph_pool_handle()
-        current = torch.cuda.current_stream(self._device)
-        editable = editable_graph(self._device)
-        # Not in the capture: memory from the graph's pool may have been that of an earlier kernel's results, written behind the zeros.
-        counted = None if editable is None else counters.allocate(self._device)
-        self._stream.wait_stream(current)
-        # A graph freed by the collector in the middle of a capture would break it.
-        with collector_paused(), torch.cuda.stream(self._stream):
-            (warm_up or run)()
-            self._touch()
-            self._stream.synchronize()
-            clear_workspaces = _nothing if alone else _clear_workspaces
-            clear_workspaces()
-            graph = editable or torch.cuda.CUDAGraph()
-            try:
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                with counters.handed_out(counted):
-                    run()
-                clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
-                check_capture(self._stream)
-                graph.capture_end()
-                if editable is not None:
-                    instantiate_without_memsets(editable, (0, 0) if counted is None else counted.span)
-            except BaseException as error:
-                self._undo(error, graph, pool, clear_workspaces)
-                raise
-        current.wait_stream(self._stream)
-        replay = _CudaReplay(graph, counted if counted is not None and counted.used else None)
-        if not alone:
-            self._in_pool.add(replay)
-        return replay
-
-    @contextlib.contextmanager
-    def scratch(self) -> Iterator[None]:
-        """While it lasts, graphs captured ``alone`` work one after the other in the same memory.
-
-        Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took 0.6 ms more (H100).
-        """
-        with contextlib.ExitStack() as stack:
-            stack.callback(setattr, self, "_scratch", None)
-            self._scratch = torch.cuda.graph_pool_handle()
-            try:  # a pool ends with its last graph
-                stack.callback(self.capture(lambda: torch.zeros(1, device=self._device), alone=True).release)
-            except RuntimeError:  # the next capture says why
-                self._scratch = None
-            yield
-
-    def _touch(self) -> None:
-        """Launch a kernel, on memory that was there before."""
-        if self._touched is None:
-            with torch.inference_mode(False):
-                self._touched = torch.zeros(1, device=self._device)
-        self._touched.fill_(0.0)
-
-    def _undo(self, error: BaseException, graph: torch.cuda.CUDAGraph, pool: Any, clear_workspaces: Callable[[], None]) -> None:
-        """Leave nothing of a capture that failed with ``error``. Whoever interrupts this does so once it is done."""
-        interrupt: KeyboardInterrupt | None = None
-        whole: bool | None = None
-        lost = False
-        while whole is None:
-            try:
-                with torch.cuda.stream(self._stream):  # what was captured may have left another one
-                    if _frees_end_the_process(self._stream):
-                        self._kept += tensors_of(error)
-                        lost = True
-                    else:  # what was allocated goes while the capture still takes it back
-                        clear_frames(error)
-                        clear_workspaces()
-                    whole = undo_capture(graph, pool, self._stream, self._touch)
-            except KeyboardInterrupt as another:
-                interrupt = another
-        if not whole:
-            self._kept.append(graph)
-            self._pool = self._scratch = None
-        if not whole or lost:  # the next work there would have cuBLAS's workspace
-            self._stream = torch.cuda.Stream(self._device)
-        if interrupt is not None:
-            raise interrupt
-
-    def enter(self) -> None:
-        """Let the caller's stream wait until the last user of the shared memory is done: it may have been another stream."""
-        torch.cuda.current_stream(self._device).wait_event(self._idle)
-
-    def leave(self) -> None:
-        """Mark the end of this use of the shared memory."""
-        self._idle.record(torch.cuda.current_stream(self._device))
-
-    def free_bytes(self) -> int:
-        """Bytes that the driver has free."""
-        return int(torch.cuda.mem_get_info(self._device)[0])
-
-    def synchronise(self) -> None:
-        """Wait for the device: a graph in flight can't be freed."""
-        torch.cuda.synchronize(self._device)
-
-    def trim(self) -> None:
-        """Give what released graphs held back to the driver; without the trim cudaMallocAsync keeps it."""
-        torch.cuda.empty_cache()
-        trim = getattr(torch.cuda.cudart(), "cudaDeviceGraphMemTrim", None)
-        if trim is not None:
-            trim(self._device.index)
-
-
-def _clear_workspaces() -> None:
-    """Let cuBLAS take new workspaces from now on, where this PyTorch has a way to."""
-    getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
-
-
-def _nothing() -> None:
-    """In place of a call that isn't wanted."""
 
 
 def _static(x: torch.Tensor) -> torch.Tensor:
@@ -220,11 +28,6 @@ def _static(x: torch.Tensor) -> torch.Tensor:
     static = torch.empty_like(x)
     static = static.conj() if x.is_conj() else static
     return torch._neg_view(static) if x.is_neg() else static
-
-
-def _frees_end_the_process(stream: torch.cuda.Stream) -> bool:
-    """Whether cudaMallocAsync would be asked to take memory back on a stream whose capture is invalid: its error comes from a destructor."""
-    return torch.cuda.get_allocator_backend() == "cudaMallocAsync" and capture_status(stream.cuda_stream) is not CaptureStatus.ACTIVE
 
 
 class Captured:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..capture.autocast import autocast_off
-from ..capture.weights import WeightSource
+from ..weights import Weight
 
 Run = Callable[..., Sequence[torch.Tensor]]
 
@@ -33,7 +33,7 @@ class Program:
 
     Attributes:
         run: called with the signature's tensors, then the weights, then the constants.
-        sources: the weights, in order.
+        weights: what it reads of the module, in order.
         constants: tensors that depend on nothing.
         layouts: of the results.
         capturable: None, or why this program can't be captured into a CUDA graph.
@@ -41,7 +41,7 @@ class Program:
     """
 
     run: Run
-    sources: tuple[WeightSource, ...]
+    weights: tuple[Weight, ...]
     constants: tuple[torch.Tensor, ...]
     layouts: tuple[Layout, ...]
     capturable: str | None = None

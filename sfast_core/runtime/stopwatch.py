@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from .graphs import Backend
+from .backend import Backend
 
 _MOST_LAUNCHES = 6  #: in a graph
 _GRAPH_S = 0.3e-3  #: what a graph is to take, where that many launches take longer

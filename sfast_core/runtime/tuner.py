@@ -18,8 +18,8 @@ import torch
 from torch.utils import _pytree
 
 from ..choices import Choice, Choices, times_apart
+from .backend import Backend
 from .compile_only import CompileOnly
-from .graphs import Backend
 from .stopwatch import Stopwatch
 
 REFERENCE = "reference"

@@ -52,7 +52,6 @@ def test_uninstall_gives_the_pipeline_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("hold", ["pipeline", "compiled"])
-@pytest.mark.xfail(reason="the guard of transformers' text encoder leads back to it: the collector frees it")
 def test_a_deleted_pipeline_is_freed_without_the_collector(hold: str) -> None:
     pipeline = tiny.sdxl()
     fast = compiled(pipeline)

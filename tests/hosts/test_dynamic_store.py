@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.capture.weights import WeightSource, WeightTable
 from sfast_core.hosts.comfy.dynamic import DynamicStore
-from sfast_core.runtime.store import Bound, WeightsElsewhere
+from sfast_core.weights import PACKED, Bound, Weight, WeightsElsewhere, WeightTable
 
 DEVICE = torch.device("cpu")
 
@@ -69,10 +68,10 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     return model
 
 
-def sources(model: Model, *names: str) -> list[WeightSource]:
+def sources(model: Model, *names: str) -> list[Weight]:
     table = WeightTable(model)
     found = [table.ref(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names]
-    return [WeightSource((ref,)) for ref in found if ref is not None]
+    return [Weight((ref,)) for ref in found if ref is not None]
 
 
 def test_the_range_is_filled_when_it_moved_or_the_lora_changed(model: Model) -> None:
@@ -151,5 +150,5 @@ def test_a_weight_that_is_not_in_the_range_yet(model: Model) -> None:
 
 def test_nothing_is_packed_or_adopted(model: Model) -> None:
     store = DynamicStore(model)
-    assert not store.may_pack([source.refs[0] for source in sources(model, "layer.weight", "norm.weight")])
+    assert not store.may_lay(Weight(tuple(source.refs[0] for source in sources(model, "layer.weight", "norm.weight")), PACKED))
     assert store.adopted_bytes == 0 and store.restore() == 0

@@ -11,7 +11,7 @@ from sfast_core.native import load
 from sfast_core.ops.attention import cuda_impl
 from sfast_core.ops.attention.cut import WARPGROUPS
 from sfast_core.ops.attention_of_halves import OP
-from sfast_core.runtime.graphs import CudaBackend
+from sfast_core.runtime.backend import CudaBackend
 from tests.targets import H100
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from sfast_core.ops.conv2d_act import conv2d_act
 from sfast_core.ops.group_norm_act import group_norm_act
 from sfast_core.rewrite.channels_last import channels_last
+from sfast_core.weights import CHANNELS_LAST
 from tests.models import Forward
 from tests.tracing import count, rewritten
 
@@ -129,7 +130,7 @@ def test_only_what_is_not_an_image_already_is_turned() -> None:
 def test_convolution_weights_are_asked_for_channels_last() -> None:
     net = build(lambda net, x: net.conv2(net.conv(x)) + F.conv2d(x, net.conv.weight.flip(0), padding=1) + net.point(x))
     found, graph = rewritten("convolutions_channels_last", net, torch.randn(IMAGE))
-    wanted = {str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.meta["source"].channels_last}
+    wanted = {str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.meta["source"].layout == CHANNELS_LAST}
     assert found == 1 and wanted == {"conv2.weight channels_last"}  # conv's is read otherwise too, point's is 1x1
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from sfast_core.ops.conv2d_shortcut import conv2d_shortcut
 from sfast_core.ops.group_norm_act import group_norm_act
 from sfast_core.rewrite.channels_last import channels_last
+from sfast_core.weights import CHANNELS_LAST
 from tests.models import Forward, diffusers_unet
 from tests.tracing import count, rewritten
 
@@ -120,7 +121,7 @@ def test_the_images_of_a_call_are_turned_too_and_the_weight_is_asked_for_in_chan
     _, graph = rewritten("convolutions_channels_last", build(ENDS["the shortcut last"][0]), *(torch.randn(2, 12, 4, 6) for _ in range(2)), has_impl=always)
     (end,) = [node for node in graph.nodes if node.target is conv2d_shortcut]
     assert [end.args[place].target for place in (0, 4)] == [channels_last] * 2
-    assert end.args[1].meta["source"].channels_last and not end.args[5].meta["source"].channels_last
+    assert end.args[1].meta["source"].layout == CHANNELS_LAST != end.args[5].meta["source"].layout
 
 
 def test_a_unets_shortcuts_are_all_found() -> None:

@@ -14,6 +14,7 @@ from sfast_core.ops.conv2d_act import conv2d_act
 from sfast_core.ops.group_norm_act import group_norm_act
 from sfast_core.ops.upsample_conv2d import upsample_conv2d
 from sfast_core.rewrite.channels_last import channels_last
+from sfast_core.weights import CHANNELS_LAST
 from tests.models import Forward, diffusers_unet
 from tests.tracing import count, rewritten
 
@@ -122,7 +123,7 @@ def test_it_is_an_image_op() -> None:
 def test_its_weight_is_asked_for_in_channels_last() -> None:
     net = build(lambda net, x: net.conv(F.interpolate(net.other(net.conv(x)), scale_factor=2)))
     found, graph = rewritten("convolutions_channels_last", net, torch.randn(IMAGE))
-    wanted = {str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.meta["source"].channels_last}
+    wanted = {str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.meta["source"].layout == CHANNELS_LAST}
     assert found == 2 and wanted == {"conv.weight channels_last", "other.weight channels_last"}
     assert net.conv.weight.is_contiguous(memory_format=torch.channels_last)
 

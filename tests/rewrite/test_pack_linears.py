@@ -67,7 +67,7 @@ def test_layers_of_one_token_sequence(name: str) -> None:
     assert count(trace(net, torch.randn(TOKENS)).graph, F.linear) == before
     if name in ("of the call's own tensor", "of a vector per sample"):  # the other two passes' business
         graph = trace(net, torch.randn(TOKENS)).graph
-        rewrite(graph, lambda refs: True, ("pack_context", "pack_embedding"))
+        rewrite(graph, lambda weight: True, ("pack_context", "pack_embedding"))
     else:
         _, graph = rewritten("pack_qkv", net, torch.randn(TOKENS))
     assert count(graph, F.linear) == after
@@ -76,7 +76,7 @@ def test_layers_of_one_token_sequence(name: str) -> None:
 def test_the_packed_weight_is_the_layers_one_behind_the_other() -> None:
     found, graph = rewritten("pack_qkv", build(sums("a", "b")), torch.randn(TOKENS))
     sources = [str(node.meta["source"]) for node in graph.nodes if "source" in node.meta]
-    assert found == 2 and sources == ["a.weight+b.weight", "a.bias+b.bias"]
+    assert found == 2 and sources == ["a.weight+b.weight packed", "a.bias+b.bias packed"]
     assert [tuple(node.meta["val"].shape) for node in graph.nodes if "source" in node.meta] == [(10, 8), (10,)]
     assert [node.args[2:] for node in graph.nodes if node.target is torch.narrow] == [(0, 4), (4, 6)]
 
@@ -86,7 +86,7 @@ def test_every_projection_of_the_prompt_in_one_product() -> None:
         lambda net, x, context: net.second(net.first(x, context), context), first=TransformerBlock(8, 12), second=TransformerBlock(8, 12)
     )
     graph = trace(net, torch.randn(TOKENS), torch.randn(2, 3, 12)).graph
-    counts = rewrite(graph, lambda refs: True).counts
+    counts = rewrite(graph, lambda weight: True).counts
     assert (counts["pack_context"], counts["pack_qkv"], counts["pack_embedding"]) == (4, 6, 0)
     (prompt,) = [node for node in graph.nodes if node.name == "input_1"]
     assert [user.target for user in prompt.users] == [F.linear]
@@ -102,7 +102,7 @@ def test_attention_is_told_where_its_operands_lie() -> None:
     net = Forward(lambda net, x, context: net.block(x, context), block=TransformerBlock(16, 12))
     inputs = torch.randn(2, 5, 16), torch.randn(2, 3, 12)
     graph = trace(net, *inputs).graph
-    rewrite(graph, lambda refs: True)
+    rewrite(graph, lambda weight: True)
     calls = [node for node in graph.nodes if node.target is attention]
     told = [[tuple(arg.meta["val"].stride()) for arg in node.args[:3]] for node in calls]
     seen: list[list[tuple[int, ...]]] = []
@@ -120,7 +120,7 @@ def test_attention_is_told_where_its_operands_lie() -> None:
 
 def test_the_timestep_embeddings_projections_in_one_product() -> None:
     graph = trace(UNet(), *UNet.inputs()).graph
-    assert rewrite(graph, lambda refs: True).counts["pack_embedding"] == 2
+    assert rewrite(graph, lambda weight: True).counts["pack_embedding"] == 2
 
 
 @pytest.mark.parametrize(("run", "shape"), [(pack_qkv, TOKENS), (pack_context, TOKENS), (pack_embedding, EMBEDDING)])
@@ -129,10 +129,10 @@ def test_the_store_has_the_last_word(run: Any, shape: tuple[int, ...]) -> None:
     net = build(lambda net, x: net.a(x).sum() + net.b(x).sum()) if run is pack_context else build(sums("a", "b"))
     graph = trace(net, torch.randn(shape)).graph
     refuse = ("pack_qkv", "pack_context", "pack_embedding")
-    rewrite(graph, lambda refs: True, refuse)
-    assert run(graph, lambda refs: asked.append([str(ref) for ref in refs]) or False) == 0
+    rewrite(graph, lambda weight: True, refuse)
+    assert run(graph, lambda weight: asked.append([str(ref) for ref in weight.refs]) or False) == 0
     assert asked == [["a.weight", "b.weight"]] and count(graph, F.linear) == 2
-    assert run(graph, lambda refs: True) == 2 and count(graph, F.linear) == 1
+    assert run(graph, lambda weight: True) == 2 and count(graph, F.linear) == 1
 
 
 def test_a_tied_weight_is_not_packed() -> None:

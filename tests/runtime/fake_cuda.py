@@ -13,7 +13,7 @@ import torch
 
 from sfast_core.native.driver import CaptureStatus
 from sfast_core.runtime import failed_capture, graphs
-from sfast_core.runtime.graphs import CudaBackend
+from sfast_core.runtime.backend import CudaBackend
 
 VERSIONS = ("2.6", "2.11", "2.13", "after 2.13")
 NONE, ACTIVE, INVALIDATED = CaptureStatus

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sfast_core.native import driver
+from sfast_core.runtime.backend import CudaBackend
 from sfast_core.runtime.failed_capture import clear_frames, tensors_of
-from sfast_core.runtime.graphs import CudaBackend
 from tests.runtime.fake_cuda import NONE, VERSIONS, FakeCuda
 
 Run = Callable[[FakeCuda], None]
@@ -155,8 +155,8 @@ def test_under_cudaMallocAsync_what_can_not_be_freed_is_kept(monkeypatch: pytest
     held = torch.ones(3)
     cleared: list[BaseException] = []
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
-    monkeypatch.setattr("sfast_core.runtime.graphs.tensors_of", lambda error: [held])
-    monkeypatch.setattr("sfast_core.runtime.graphs.clear_frames", cleared.append)
+    monkeypatch.setattr("sfast_core.runtime.backend.tensors_of", lambda error: [held])
+    monkeypatch.setattr("sfast_core.runtime.backend.clear_frames", cleared.append)
     streams = backend._stream
     fail(cuda, backend, "something forbidden")
     assert backend._kept == [held] and cleared == [] and backend._stream is not streams

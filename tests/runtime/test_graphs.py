@@ -15,14 +15,15 @@ import torch
 from sfast_core.native import counters, load
 from sfast_core.native.counters import Counters
 from sfast_core.native.driver import CaptureStatus
+from sfast_core.runtime import backend as runtime_backend
 from sfast_core.runtime import failed_capture, memset_nodes
-from sfast_core.runtime import graphs as runtime_graphs
-from sfast_core.runtime.graphs import Captured, CudaBackend, DeviceGraphs, device_graphs
+from sfast_core.runtime.backend import CudaBackend
+from sfast_core.runtime.graphs import Captured, DeviceGraphs, device_graphs
 from sfast_core.runtime.program import Layout, Program
 from tests.fakes import FakeBackend
 
 LAYOUT = Layout((2, 3), (3, 1), torch.float32, torch.device("cpu"))
-PROGRAM = Program(run=lambda x, weight: (x * weight,), sources=(), constants=(), layouts=(LAYOUT,))
+PROGRAM = Program(run=lambda x, weight: (x * weight,), weights=(), constants=(), layouts=(LAYOUT,))
 INPUT_BYTES = OUTPUT_BYTES = 24
 GRAPH_BYTES = 1000 + INPUT_BYTES + OUTPUT_BYTES
 
@@ -249,7 +250,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: events.append("clear"), raising=False)
     monkeypatch.setattr(CudaBackend, "_touch", lambda self: None)
-    for module in (failed_capture, runtime_graphs):
+    for module in (failed_capture, runtime_backend):
         monkeypatch.setattr(module, "capture_status", lambda stream: CaptureStatus.ACTIVE)
     monkeypatch.setattr(failed_capture, "drop_capture", lambda stream: None)
     return events

@@ -14,7 +14,7 @@ from sfast_core.native import counters
 from sfast_core.native.counters import Counters
 from sfast_core.ops.cublaslt import plans, product
 from sfast_core.runtime import memset_nodes
-from sfast_core.runtime.graphs import CudaBackend
+from sfast_core.runtime.backend import CudaBackend
 
 MEMSET = 2  # CU_GRAPH_NODE_TYPE_MEMSET
 

@@ -20,9 +20,8 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.choices import Choices
 from sfast_core.graphed import GraphedProgram
-from sfast_core.runtime.bound import Bound
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.store import WeightStore
+from sfast_core.weights import Bound, Packed
 from tests.fakes import FakeBackend
 
 Change = Callable[[Any], Any]
@@ -117,12 +116,12 @@ FAULTS: dict[str, tuple[Any, str, str, str]] = {
     "strides aren't asked": (Bound, "current", "list(map(_strides, now)) == self._strides", "True"),
     "dtypes aren't asked": (Bound, "current", "list(map(_dtype, now)) == self._dtypes", "True"),
     "addresses aren't asked": (Bound, "readable", "return list(map(_address, map(_alive, self._tensors))) == self._addresses", "return True"),
-    "the other places of a weight aren't looked at": (Bound, "__init__", "(ref, *ref.others)", "(ref,)"),
+    "the other places of a weight aren't looked at": (Bound, "__init__", "for one in (ref, *ref.others)", "for one in (ref,)"),
     "a replay ahead is used whatever changed": (GraphedProgram, "run", "if replayed is None or self._bound is None or not self._bound.current():", "if replayed is None:"),
     "a graph is kept whatever changed": (GraphedProgram, "_still_good", "if self._bound.valid():", "if True:"),
     "new addresses are taken for the old ones": (GraphedProgram, "_still_good", "same = bound.pointers == self._bound.pointers", "same = True"),
-    "packed weights may lie anywhere": (WeightStore, "_joined", "tensor.data_ptr() != place or ", ""),
-    "packed weights may be turned": (WeightStore, "_joined", "not tensor.is_contiguous() or ", ""),
+    "packed weights may lie anywhere": (Packed, "laid", "tensor.data_ptr() != place or ", ""),
+    "packed weights may be turned": (Packed, "laid", "not tensor.is_contiguous() or ", ""),
 }
 
 

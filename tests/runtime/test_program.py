@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 )
 def test_what_is_delivered_has_the_layout_of_eager_and_memory_of_its_own(like: torch.Tensor) -> None:
     layout = Layout(tuple(like.shape), like.stride(), torch.float16, CPU)
-    program = Program(run=lambda x: (x, x), sources=(), constants=(), layouts=(layout, layout))
+    program = Program(run=lambda x: (x, x), weights=(), constants=(), layouts=(layout, layout))
     x = torch.randn(like.shape)
     results = program([x], [])
     first, second = program.deliver(results)
@@ -27,12 +27,12 @@ def test_what_is_delivered_has_the_layout_of_eager_and_memory_of_its_own(like: t
 
 def test_arguments_are_inputs_weights_and_constants_in_this_order() -> None:
     a, b, c = torch.tensor(1.0), torch.tensor(20.0), torch.tensor(300.0)
-    program = Program(run=lambda x, y, weight, constant: [x - y, weight, constant], sources=(), constants=(c,), layouts=())
+    program = Program(run=lambda x, y, weight, constant: [x - y, weight, constant], weights=(), constants=(c,), layouts=())
     assert program([a, a], [b]) == [torch.tensor(0.0), b, c]
 
 
 def test_a_program_runs_without_its_callers_autocast() -> None:
-    program = Program(run=lambda x: (x @ x,), sources=(), constants=(), layouts=())
+    program = Program(run=lambda x: (x @ x,), weights=(), constants=(), layouts=())
     with torch.autocast("cpu", torch.bfloat16):
         (result,) = program([torch.ones(2, 2)], [])
         assert result.dtype == torch.float32 and (result @ result).dtype == torch.bfloat16
@@ -40,5 +40,5 @@ def test_a_program_runs_without_its_callers_autocast() -> None:
 
 def test_nothing_is_recorded_for_gradients() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
-    program = Program(run=lambda x, w: (x * w,), sources=(), constants=(), layouts=(Layout((2,), (1,), torch.float32, CPU),))
+    program = Program(run=lambda x, w: (x * w,), weights=(), constants=(), layouts=(Layout((2,), (1,), torch.float32, CPU),))
     assert not program.deliver(program([torch.ones(2)], [weight]))[0].requires_grad

@@ -33,12 +33,16 @@ _DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
 _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
 _BY_STRING = frozenset({"attrgetter", "methodcaller", "__getattribute__", "__getattr__"})
+_NAMING = frozenset({"attrgetter", "methodcaller"})
 _LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
 
 
 @dataclass(frozen=True)
 class _Value:
-    """What may be on the stack: any of ``chains``, or something ``unknown``. A constant, and a built-in function by name."""
+    """What may be on the stack: any of ``chains``, or something ``unknown``. A constant, and a built-in function by name.
+
+    Of what is unknown it may be known that it is an item of one of ``items_of``.
+    """
 
     chains: tuple[Chain, ...] = ()
     unknown: bool = False
@@ -46,6 +50,7 @@ class _Value:
     is_constant: bool = False
     builtin: str | None = None
     method: str | None = None  # of ``chains``: the name of a method that was looked up on them
+    items_of: tuple[Chain, ...] = ()
 
 
 _UNKNOWN = _Value(unknown=True)
@@ -122,8 +127,6 @@ class _Reader:
             self._binary(name, step)
         elif name in ("STORE_FAST", "STORE_DEREF"):
             self._assign(str(step.argval), self._pop())
-            if step.argval in self._code.co_freevars:
-                self._reads.stored_variables.add(str(step.argval))
         elif name in ("STORE_ATTR", "DELETE_ATTR"):
             self._store_attribute(str(step.argval), deletes=name == "DELETE_ATTR")
         elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
@@ -191,7 +194,7 @@ class _Reader:
         else:
             self._escape(key)
             self._escape(of)
-            self._stack.append(_UNKNOWN)
+            self._stack.append(_UNKNOWN if of.unknown or of.method is not None else _Value(unknown=True, items_of=of.chains))
 
     def _call(self, name: str, count: int) -> None:
         if name in ("CALL_KW", "CALL_FUNCTION_KW"):  # the names of keywords are on top
@@ -209,6 +212,8 @@ class _Reader:
             return
         if called.builtin == "id":
             self._identify(arguments)
+        if called.builtin in _NAMING and not all(isinstance(argument.constant, str) for argument in arguments[:1]):
+            self._listings += 1
         if called.builtin == "vars" and len(arguments) == 1:
             self._every(arguments[0])
         elif called.builtin in _LISTING:
@@ -247,8 +252,10 @@ class _Reader:
         self._escape(of)
         for chain in of.chains:
             chain.every = True
+        for chain in of.items_of:
+            chain.every_item = True
         self._reads.dynamic = True
-        if of.unknown or not of.chains:
+        if (of.unknown or not of.chains) and not of.items_of:
             self._listings += 1
 
     def _first_argument(self) -> _Value:
@@ -279,7 +286,7 @@ class _Reader:
     def _load_global(self, name: str) -> None:
         chain = self._reads.globals.setdefault(name, Chain())
         chain.loaded = True
-        builtin = name if name in _DYNAMIC or name in _LISTING or name in ("super", "id", "__import__") else None
+        builtin = name if name in _DYNAMIC or name in _LISTING or name in _NAMING or name in ("super", "id", "__import__") else None
         self._stack.append(_Value((chain,), builtin=builtin))
 
     def _attribute(self, of: _Value, name: str, is_method: bool = False) -> _Value:
@@ -295,6 +302,9 @@ class _Reader:
         for chain in of.chains:
             if chain.attributes_of is not None:
                 chain.attributes_of.every = True
+        if name in _NAMING:  # operator's
+            self._escape(of)
+            return _Value(self._loaded(of, (ATTRIBUTE, name)).chains, unknown=True, builtin=name)
         if is_method and name in MUTATORS:
             self._loaded(of, (ATTRIBUTE, name))
             return _Value(of.chains, of.unknown, method=name)

@@ -22,18 +22,19 @@ class Chain:
         written: the methods by which something is put into it, ``__setitem__`` for an item.
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
+        every_item: and of whichever item of it.
         identity: it is asked which object is there.
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
-    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "identity", "loaded", "stored", "written")
+    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "every_item", "identity", "loaded", "stored", "written")
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
-        self.content = self.loaded = self.stored = self.every = self.identity = False
+        self.content = self.loaded = self.stored = self.every = self.every_item = self.identity = False
         self._attributes: tuple[tuple[str, Chain], ...] | None = None
 
     def at(self, key: Key) -> Chain | None:
@@ -65,6 +66,12 @@ class Chain:
         return bool(self.below) or self.content or bool(self.written) or self.every or self.identity
 
 
+USED = Chain()  #: a value is used as what it is
+USED.content = True
+ANYTHING = Chain()  #: attributes of it are read by names that aren't known
+ANYTHING.content = ANYTHING.every = True
+
+
 @dataclass
 class CodeReads:
     """What one code object reads and writes.
@@ -77,7 +84,6 @@ class CodeReads:
         loose: names of attributes that are read of values which are not known.
         stored: names of attributes that are set or deleted, of whatever.
         stored_globals: names of globals that are.
-        stored_variables: names of free variables that are.
         dynamic: attributes are read or set by names that are computed.
         anything: such attributes may be those of values that aren't known.
     """
@@ -89,7 +95,6 @@ class CodeReads:
     words: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
     stored_globals: set[str] = field(default_factory=set)
-    stored_variables: set[str] = field(default_factory=set)
     dynamic: bool = False
     anything: bool = False
 

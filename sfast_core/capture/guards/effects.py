@@ -14,7 +14,7 @@ from torch.utils import _pytree
 from .equality import Equality
 from .given import itself
 from .kinds import Kind, kind_of
-from .notes import MISSING, Held, Place, Seen
+from .notes import MISSING, Held, Place, Seen, content_of
 from .origin import Origin
 from .read_set import ReadSet
 
@@ -205,14 +205,10 @@ class _Finder:
                 now = vars(owner).get(name, MISSING)
                 if self._another(now, before):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
-        for function, _, _, _, cells, origin in reads.functions.values():
-            for cell, then in cells:
-                try:
-                    now = cell.cell_contents
-                except ValueError:
-                    now = MISSING
-                if self._another(now, then):
-                    self._refuse((id(cell), None), origin or Origin(None, function.__qualname__))
+        for seen in reads.functions.values():
+            for cell, then in seen.cells:
+                if self._another(content_of(cell), then):
+                    self._refuse((id(cell), None), seen.origin or Origin(None, seen.function.__qualname__))
         for key, asked in reads.asked.items():
             now = asked.ask(*asked.of)
             if self._another(now, asked.then):

@@ -9,7 +9,7 @@ from typing import Any
 
 from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
-from .notes import COMPUTED, MISSING
+from .notes import COMPUTED, MISSING, SeenFunction
 from .read_set import ReadSet
 
 _DEEPEST = 12
@@ -29,7 +29,7 @@ class Equality:
         self._fixed = frozenset(fixed) | reads.exact
         self._held = {key: held.before for key, held in reads.held.items()}
         self._seen = reads.seen
-        self._functions = {key: entry[1:5] for key, entry in reads.functions.items()}
+        self._functions = dict(reads.functions)
 
     def same(self, now: Any, then: Any, depth: int = 0) -> bool:
         """Whether ``now`` is ``then``, or another object that is as good."""
@@ -98,16 +98,16 @@ class Equality:
     def _same_function(self, now: FunctionType, then: FunctionType, depth: int) -> bool:
         known = self._functions.get(id(then))
         if known is None:
-            known = then.__code__, then.__defaults__, then.__kwdefaults__, [(cell, cell.cell_contents) for cell in then.__closure__ or ()]
-        code, defaults, keywords, cells = known
+            cells = [(cell, cell.cell_contents) for cell in then.__closure__ or ()]
+            known = SeenFunction(then, then.__code__, then.__defaults__, then.__kwdefaults__, cells, None)
         closure = now.__closure__ or ()
         return (
-            (now.__code__ is code or now.__code__ == code)
+            (now.__code__ is known.code or now.__code__ == known.code)
             and now.__globals__ is then.__globals__
-            and self.same(now.__defaults__, defaults, depth)
-            and self.same(now.__kwdefaults__, keywords, depth)
-            and len(closure) == len(cells)
-            and all(self.same(cell.cell_contents, content, depth) for cell, (_, content) in zip(closure, cells, strict=True))
+            and self.same(now.__defaults__, known.defaults, depth)
+            and self.same(now.__kwdefaults__, known.keywords, depth)
+            and len(closure) == len(known.cells)
+            and all(self.same(cell.cell_contents, content, depth) for cell, (_, content) in zip(closure, known.cells, strict=True))
         )
 
     def _same_object(self, now: Any, then: Any, depth: int) -> bool:

@@ -16,9 +16,10 @@ import torch
 
 from .attributes import rows_of
 from .equality import Equality
+from .given import is_of_ours
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
-from .notes import MISSING, Held, Place, Row
+from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
@@ -53,8 +54,7 @@ class Guard:
         root = reads.root()
         own = None if root is None else root.__dict__
         rows += _rows([place for key, place in reads.places.items() if place.read and key not in bound and key not in without])
-        self._root_places = {name: then for row in rows if row.table is own for name, then in _items(row)}
-        self._root_places.pop("forward", None)  # the compiled one, or what others put around it
+        self._root_places = {name: then for row in rows if row.table is own for name, then in _items(row) if not _leads_here(name, then)}
         self._places = Places([row for row in rows if row.table is not own], self._same)  # its own leads to the compiled state, and that to here
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
@@ -63,11 +63,9 @@ class Guard:
         at_once = set(map(id, quick))
         self._others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
         self._asked = [asked for key, asked in reads.asked.items() if key not in without]
-        self._functions = [entry for entry in reads.functions.values()]
-        self._codes = [entry[1] for entry in self._functions]
-        self._function_objects = [entry[0] for entry in self._functions]
-        self._defaults = [(entry[2], entry[3]) for entry in self._functions]
-        self._cells = [(cell, content, entry[5], entry[0]) for entry in self._functions for cell, content in entry[4] if (id(cell), None) not in without]
+        self._functions = list(reads.functions.values())
+        self._codes = [seen.code for seen in self._functions]
+        self._cells = [(*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without]
         self._counted = list(reads.counted.values())
         self._counted_tables = [table for table, *_ in self._counted]
         self._counts = [count for _, count, _ in self._counted]
@@ -96,9 +94,8 @@ class Guard:
             for name, value in seen.found.items():
                 if isinstance(value, torch.Tensor):
                     seen.found[name] = self._noted(value)
-        for key, (function, code, defaults, keywords, cells, origin) in reads.functions.items():
-            cells = [(cell, self._noted(content)) for cell, content in cells]
-            reads.functions[key] = function, code, defaults, keywords, cells, origin
+        for function in reads.functions.values():
+            function.cells = [(cell, self._noted(content)) for cell, content in function.cells]
         for spaces in reads.classes.values():
             spaces[:] = map(self._noted, spaces)
 
@@ -142,6 +139,11 @@ class Guard:
             or self._changed_values()
             or self._hooks.changed()
         )
+
+    def keeps_more_than(self, module: torch.nn.Module) -> bool:
+        """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't worth their memory."""
+        below = set(map(id, module.modules()))
+        return bool(self._fixed) or not all(id(value) in below for value in self._objects)
 
     # -- each kind of place ----------------------------------------------------------------------------------------------
 
@@ -201,22 +203,20 @@ class Guard:
         return None
 
     def _changed_functions(self) -> str | None:
-        codes = [function.__code__ for function in self._function_objects]
+        codes = [seen.function.__code__ for seen in self._functions]
         if not all(map(operator.is_, codes, self._codes)):
             index = next(itertools.compress(itertools.count(), map(operator.is_not, codes, self._codes)))
-            return f"the code of {self._functions[index][5]} changed"
-        for function, (defaults, keywords) in zip(self._function_objects, self._defaults, strict=True):
-            if function.__defaults__ is not defaults and not self._same(function.__defaults__, defaults):
+            return f"the code of {self._functions[index].origin} changed"
+        for seen in self._functions:
+            function = seen.function
+            if function.__defaults__ is not seen.defaults and not self._same(function.__defaults__, seen.defaults):
                 return f"the defaults of {function.__qualname__} changed"
-            if (function.__kwdefaults__ or keywords) and not self._same(function.__kwdefaults__, keywords):
+            if (function.__kwdefaults__ or seen.keywords) and not self._same(function.__kwdefaults__, seen.keywords):
                 return f"the defaults of {function.__qualname__} changed"
-        for cell, content, origin, function in self._cells:
-            try:
-                now = cell.cell_contents
-            except ValueError:
-                now = MISSING
+        for cell, content, seen in self._cells:
+            now = content_of(cell)
             if now is not content and not self._same(now, content):
-                return f"what {origin or function.__qualname__} closes over changed"
+                return f"what {seen.origin or seen.function.__qualname__} closes over changed"
         return None
 
     def _changed_values(self) -> str | None:
@@ -274,6 +274,11 @@ def _rows(places: Iterable[Place]) -> list[Row]:
 def _has_notes(held: Held) -> bool:
     values = held.before[1] if held.kind is Kind.MAPPING else held.before
     return any(type(value) is TensorNote for value in values)
+
+
+def _leads_here(name: str, value: Any) -> bool:
+    """Whether an attribute of the root's is the compiled forward, or what others put around it: holding that, a guard would hold itself."""
+    return name == "forward" or (is_of_ours(value) and type(value) not in (TensorNote, type(MISSING), type(COMPUTED)))
 
 
 def _words(held: Held) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from dataclasses import dataclass, field
-from types import MemberDescriptorType
+from types import CellType, CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
+from .chains import Chain
 from .kinds import Kind
 from .origin import Origin
 
@@ -27,7 +27,9 @@ class Seen:
         parts: a module's parameters, buffers and children, likewise.
         found: the attributes that are read, and what they were. Where each lies, its name and its class tell: :func:`.attributes.rows_of`.
         stored: those that are only set.
+        chains: what was noted of it; by the objects, since another chain may have the place of one that is gone.
         every: whatever attributes there are may be read.
+        chains: what is read of it, as far as that was looked at. They are held: the next code's would be made in the memory of one that is gone.
         made: it was made in this call, before its ``__init__`` ran.
         computed: attributes that may not be there are asked for, by names that aren't known.
     """
@@ -42,7 +44,7 @@ class Seen:
     parts: list[tuple[Table, Table]] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
-    chains: set[int] = field(default_factory=set)
+    chains: set[Chain] = field(default_factory=set)
     every: bool = False
     made: bool = False
     computed: bool = False
@@ -67,6 +69,18 @@ class Held:
     origin: Origin | None
     read: bool
     written: set[str] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class SeenFunction:
+    """One function: what it was made of when it was first seen. ``cells``: what it closes over, each with what was in it."""
+
+    function: FunctionType
+    code: CodeType
+    defaults: tuple[Any, ...] | None
+    keywords: Table | None
+    cells: list[tuple[CellType, Any]]
+    origin: Origin | None
 
 
 @dataclass(eq=False)
@@ -138,10 +152,3 @@ def copy_of(value: Any, kind: Kind) -> Any:
         items = list(value.items())
         return [key for key, _ in items], [item for _, item in items]
     return list(value) if kind is Kind.SEQUENCE else set(value)
-
-
-def is_gone(seen: Seen) -> bool:
-    if seen.ref is not None:
-        return seen.ref() is None
-    # No weak reference to it can be had: it is known here, in the call of getrefcount, and nowhere else.
-    return seen.kind is Kind.OBJECT and sys.getrefcount(seen.value) <= 2

@@ -16,18 +16,18 @@ from typing import Any
 
 import torch
 
-from .chains import ITEM, Chain, CodeReads, read_everything
+from .all_names import names_of, own_of
+from .chains import ANYTHING, ITEM, USED, Chain, CodeReads, read_everything
 from .code_cache import CodeCache
 from .given import IMPORTING, is_given, is_importing, is_read, is_standard, itself
+from .gone import drop_gone
 from .kinds import Kind
-from .notes import MISSING, Place, Seen, Table, is_gone, item_of
+from .notes import MISSING, Place, Seen, Table, item_of
 from .origin import Origin
-from .seen_values import CONTAINERS, PLAIN, USED, WALKS, SeenValues
+from .seen_values import CONTAINERS, PLAIN, WALKS, SeenValues
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
-_ANYTHING = Chain()
-_ANYTHING.content = _ANYTHING.every = True
 
 
 @dataclass(eq=False)
@@ -47,7 +47,6 @@ class ReadSet(SeenValues):
     Attributes:
         words: strings among the constants of the code that ran.
         receivers: the classes whose methods ran.
-        anything: attributes by computed names may have been read of values that aren't known.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
@@ -58,7 +57,6 @@ class ReadSet(SeenValues):
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
         self._loose_names: dict[type, list[str]] = {}
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
-        self.anything = False
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
             self._class_attribute(type(root), name, Origin(None, type(root).__qualname__))
@@ -97,7 +95,7 @@ class ReadSet(SeenValues):
         reads = self._codes.of(code)
         if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
             read_everything(reads)
-        plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every))
+        plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item))
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self.words |= reads.words
@@ -112,7 +110,7 @@ class ReadSet(SeenValues):
                 self._global(names, name, chain, origin)
         if reads.dynamic:
             for name in reads.words & names.keys():
-                self._global(names, name, _ANYTHING, origin)
+                self._global(names, name, ANYTHING, origin)
         for (name, level, itself_), chain in reads.imports.items():
             self._imported(names, name, level, itself_, chain)
         return plan
@@ -142,6 +140,7 @@ class ReadSet(SeenValues):
         if kind not in CONTAINERS:
             self._see(value, chain, Origin(None, name))
             return
+        self.anything |= chain.every_item
         for (what, key), below in chain.below.items():
             if what == ITEM and below.used:
                 item = item_of(value, kind, key)
@@ -167,7 +166,7 @@ class ReadSet(SeenValues):
 
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
-        self._drop_gone()
+        drop_gone(self)
         for seen in self.seen.values():
             if seen.made:  # and kept, in a cache say: from now on it is what it is
                 seen.before = dict(seen.table or ())
@@ -182,16 +181,22 @@ class ReadSet(SeenValues):
             if not WALKS.isdisjoint(self.loose):
                 self._walk(root, None)
         done: set[int] = set()
+        anything = self.anything
         while self.refused is None:
             new = [seen for key, seen in self.seen.items() if key not in done]
             done.update(self.seen)
             for cls in self._classes_seen | {seen.cls for seen in new}:
                 for owner in (cls, type(cls)):
-                    for name in self._loose_of(owner):
+                    for name in (*self._loose_of(owner), *(own_of(owner) if anything else ())):
                         self._class_attribute(owner, name, Origin(None, owner.__qualname__))
             if self._any_file or self._imports:
                 self._read_files()
-            if not new:
+            if anything:
+                self._read_anything(new)
+            if self.anything and not anything:
+                anything = True
+                done.clear()
+            elif not new:
                 return
             for seen in new:
                 for table in (seen.before, *(before for _, before in seen.parts)):
@@ -201,16 +206,26 @@ class ReadSet(SeenValues):
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
 
+    def _read_anything(self, objects: list[Seen]) -> None:
+        """By computed names attributes were read of values that aren't known: these may be any of those."""
+        self._lenient = True
+        for seen in objects:
+            seen.computed = seen.every = True
+            for name in names_of(seen):
+                self._below(self._attribute(seen, name), USED, seen.origin, name)
+        self._lenient = False
+
     def _read_files(self) -> None:
         """Files were asked for by names that aren't in the code: any attribute that is read of whatever may be theirs."""
         asked = list(sys.modules) if self._any_file else list(self._imports)
+        whole = self.anything and not self._any_file
         self._any_file, self._lenient = False, True
         self._imports.clear()
         for name in asked:
             module = sys.modules.get(name)
             if isinstance(module, ModuleType) and not is_given(name):
                 origin, names = Origin(None, name), vars(module)
-                for attribute in names.keys() & self.loose:
+                for attribute in list(names) if whole else names.keys() & self.loose:
                     self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
         self._lenient = False
 
@@ -220,17 +235,6 @@ class ReadSet(SeenValues):
             owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
             self._loose_names[cls] = list({name for owner in owners for name in vars(owner).keys() & self.loose})
         return self._loose_names[cls]
-
-    def _drop_gone(self) -> None:
-        """Objects that were made in this call, and are gone: only this set knows them."""
-        self.seen = {key: seen for key, seen in self.seen.items() if not is_gone(seen)}
-        there = set(map(id, self.seen.values()))  # without those in whose memory a later object was made
-        self.asked = {key: asked for key, asked in self.asked.items() if not isinstance(asked.of[-1], Seen) or id(asked.of[-1]) in there}
-        alive = len(self.held) + 1
-        while len(self.held) < alive:  # one that is gone held others
-            alive = len(self.held)
-            for key in [key for key, held in self.held.items() if sys.getrefcount(held.value) <= 2]:
-                del self.held[key]
 
 
 def _is_called_by_read(frame: FrameType) -> bool:

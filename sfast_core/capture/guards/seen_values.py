@@ -11,17 +11,16 @@ from typing import Any
 
 import torch
 
+from .all_names import NAMED, each_of, own_of
 from .bytecode import MUTATORS
-from .chains import ATTRIBUTE, ITEM, Chain
+from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried, kind_of
-from .notes import COMPUTED, MISSING, Asked, Held, Place, Seen, Table, content_of, copy_of, item_of, local, slot
+from .notes import COMPUTED, MISSING, Asked, Held, Place, Seen, SeenFunction, Table, content_of, copy_of, item_of, local, slot
 from .origin import Origin
 
 ASKED, BOUND = "asked", "bound"
-USED = Chain()  #: a value is used as what it is
-USED.content = True
 _PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
@@ -52,6 +51,7 @@ class SeenValues:
         counted: tables of weights that are gone through, and how many there were.
         loose: names of attributes that are read of whatever.
         stored: names of attributes that are set.
+        anything: attributes are read by names that are computed of values that aren't known.
     """
 
     def __init__(self, codes: CodeCache, root: torch.nn.Module) -> None:
@@ -61,7 +61,7 @@ class SeenValues:
         self.held: dict[int, Held] = {}
         self.asked: dict[tuple[int, str], Asked] = {}
         self.places: dict[tuple[int, Any], Place] = {}
-        self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any, list[tuple[Any, Any]], Origin | None]] = {}
+        self.functions: dict[int, SeenFunction] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
         self.spaces: dict[type, Table] = {}
         self.cached: dict[int, Any] = {}
@@ -76,7 +76,7 @@ class SeenValues:
         self._classes_seen: set[type] = set()
         self._spaced: set[type] = set()
         self._walked: set[int] = set()
-        self._any_file = self._lenient = False
+        self.anything = self._any_file = self._lenient = False
         self._items = 0
 
     def refuse(self, reason: str) -> None:
@@ -109,6 +109,9 @@ class SeenValues:
             return
         if kind is Kind.OBJECT and is_of_ours(value):
             return
+        self.anything |= chain.every_item and kind not in CONTAINERS
+        if chain.every and kind in NAMED:
+            self._see(value, each_of(value), origin)
         if kind in (Kind.OBJECT, Kind.MODULE):
             self._object(value, kind, chain, origin)
         elif kind in CONTAINERS:
@@ -174,6 +177,7 @@ class SeenValues:
 
     def _loosen(self, chain: Chain) -> None:
         """What is read below a value that isn't known may be any object's."""
+        self.anything |= chain.every or chain.every_item
         for (what, name), below in chain.below.items():
             if what == ATTRIBUTE:
                 self.loose.add(name)
@@ -209,7 +213,7 @@ class SeenValues:
             return
         defaults, keywords = function.__defaults__, function.__kwdefaults__
         cells = [(cell, content_of(cell)) for cell in function.__closure__ or ()]
-        self.functions[id(function)] = function, code, defaults, keywords and dict(keywords), cells, origin
+        self.functions[id(function)] = SeenFunction(function, code, defaults, keywords and dict(keywords), cells, origin)
         if is_given(function.__module__) and not cells and not is_read(code.co_filename):
             return
         reads = self._codes.of(code)
@@ -242,6 +246,9 @@ class SeenValues:
                 if item is MISSING:
                     self._loosen(below)
             self._below(item, below, origin, key)
+        if chain.every_item:
+            for item in copy_of(value, kind)[1] if kind is Kind.MAPPING else value:
+                self._see(item, ANYTHING, origin)
         if attributes and type(value).__dictoffset__ and type(value).__module__ != "builtins":
             self._object(value, Kind.OBJECT, chain, origin)
 
@@ -272,9 +279,9 @@ class SeenValues:
         seen = self.seen.get(id(value))
         if seen is None or seen.get() is not value:
             seen = self._new(value, kind, origin)
-        if id(chain) in seen.chains:
+        if chain in seen.chains:
             return
-        seen.chains.add(id(chain))
+        seen.chains.add(chain)
         for name, below in chain.attributes:
             if name in WALKS and kind is Kind.MODULE:
                 self._walk(value, seen.origin)
@@ -290,7 +297,7 @@ class SeenValues:
         seen.computed |= chain.every
         if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
             seen.every = True
-            for name in seen.before:
+            for name in (*seen.before, *own_of(seen.cls)):
                 self._below(self._attribute(seen, name), USED, seen.origin, name)
 
     def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
@@ -383,7 +390,7 @@ class SeenValues:
         key = (cls, name)
         if key in self._class_values:
             return self._class_values[key]
-        spaces = [vars(owner).get(name, MISSING) for owner in cls.__mro__[:-1]]
+        spaces = [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
         self.classes[key] = spaces
         value = self._class_values[key] = next((found for found in spaces if found is not MISSING), MISSING)
         if (cls, "__call__") not in self.classes and not is_given(cls.__module__):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...runtime.memory import holders, nobody_else
+from ...weights.memory import holders, nobody_else
 
 log = logging.getLogger("fast_compile")
 #: What of a patcher this relies on. A class that has its own (GGUF, dynamic VRAM) keeps weights in ways of its own.

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from ...capture import Recorder, stands_for
 from ...forks import OwnLock
+from ...weights.part import has_parts
+from .page import Page
 
 
 @functools.cache
@@ -37,6 +41,10 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         def named_cast(module: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread:
                 return cast(module, *args, **kwargs)
+            if recorder.in_leaf:
+                return cast(module, *args, **kwargs)
+            if _has_parts(module):
+                return _by_parts(recorder, cast, module, args, kwargs)
             with recorder.paused():  # asking a tensor for its shape is a torch function too
                 result = cast(module, *args, **kwargs)
                 _bind(recorder, module, result)
@@ -61,11 +69,23 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
                 comfy.ops.uncast_bias_weight = uncast
 
 
+def _has_parts(module: Any) -> bool:
+    """Whether a layer's weight is quantised, and lies where the layer has it."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, torch.Tensor) and has_parts(weight) and not hasattr(module, "_v")
+
+
+def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    """What is done to a quantised weight is recorded: it is done to its parts."""
+    if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
+        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+    return cast(module, *args, **kwargs)
+
+
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:
     """Tell the recorder whose weight and bias ``cast_bias_weight`` has returned."""
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
         recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
-            resident = getattr(module, f"_v_{name}", None) if hasattr(module, "_v") else None  # dynamic VRAM's copy of it
-            recorder.bind_weight(tensor, module, name, resident)
+            recorder.bind_weight(tensor, module, name, Page() if hasattr(module, "_v") else None)

@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.capture import Guard, Trace, Untraceable, record, stands_for
-from sfast_core.capture.guards import CodeCache, ReadSet
+from sfast_core import CompileConfig, compile
+from sfast_core.capture import Guard, Trace, Untraceable, stands_for
+from sfast_core.capture.guards import CodeCache, ReadSet, watched
 from sfast_core.capture.guards.attributes import rows_of
+from sfast_core.capture.guards.chains import ATTRIBUTE, Chain
 from sfast_core.capture.guards.origin import Origin
 from tests.models import Forward
-from tests.tracing import CPU, guarded
+from tests.tracing import guarded
 
 #: Another file, which this one has imported.
 other = types.ModuleType("other")
@@ -244,8 +246,9 @@ def test_what_python_and_pytorch_have_is_not_looked_into() -> None:
 def reads_of_call(net: nn.Module, *inputs: torch.Tensor) -> ReadSet:
     """What a call of ``net`` reads."""
     reads = ReadSet(net, net.forward, CodeCache())
-    with torch.no_grad():
-        record(lambda: net(*inputs), list(inputs), net, CPU, reads)
+    with torch.no_grad(), watched(reads.started):
+        net(*inputs)
+    reads.finish()
     return reads
 
 
@@ -364,3 +367,33 @@ def test_a_failing_look_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     result, found, _ = guarded(Forward(lambda net, x: x + 1), X)
     assert torch.equal(result, X + 1)
     assert isinstance(found, Untraceable) and found.reason == "what it reads can't be found out: ValueError: unheard of"
+
+
+def test_a_chain_in_the_memory_of_one_that_is_gone_is_followed() -> None:
+    """As code's that is read for the first time may be."""
+    net: Any = Forward(lambda net, x: x * net.scale)
+    net.scale = 2.0
+    reads = ReadSet(net, net.forward, CodeCache())
+    one = Chain()
+    there = id(one)
+    reads._see(net, one, None)
+    del one
+    others = [Chain() for _ in range(100)]
+    other = next((chain for chain in others if id(chain) == there), others[0])
+    scale = other.at((ATTRIBUTE, "scale"))
+    assert scale is not None
+    scale.loaded = True
+    reads._see(net, other, None)
+    assert reads.seen[id(net)].found["scale"] == 2.0
+
+
+def test_what_is_known_of_one_models_code_hides_nothing_of_anothers() -> None:
+    """Code that is seen for the first time, also where what is noted of it lies in the memory of what was noted before."""
+    for number in range(8):
+        exec(f"class Net(nn.Module):\n    def forward(self, x):\n        return self.linear(x) * (self.settings.scale + {number})\n", names := {"nn": nn})
+        net = names["Net"]().requires_grad_(False)
+        net.linear, net.settings = nn.Linear(8, 8).requires_grad_(False), types.SimpleNamespace(scale=1.0)
+        handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.ones(2, 8)
+        handle(x), handle(x)
+        net.settings.scale = 3.0
+        assert torch.equal(handle(x), net.linear(x) * (3.0 + number)), f"model {number}"

@@ -43,9 +43,9 @@ def _module(server: LiveServer, name: str) -> dict[str, Any]:
 
 
 def test_the_pack_loads(server: LiveServer) -> None:
-    """Under its folder's name, without an error."""
-    log = server.log.read_text()
-    assert "IMPORT FAILED" not in log and "fast-compile" in log
+    """Under its folder's name, without an error. Nodes of ComfyUI's own may lack something on this machine."""
+    said = [line for line in server.log.read_text().splitlines() if line.endswith("fast-compile")]
+    assert said and not any("IMPORT FAILED" in line for line in said), said
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -5,36 +5,47 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..capture.weights import WeightRef
+from .errors import WeightsChanged
+from .layout import Layouts, Weight
+from .ref import WeightRef
 
 
 class Bound:
-    """Weights resolved once: their addresses in the order of the sources, and the means to tell whether they still are the module's.
+    """Weights resolved once: their addresses in the order of the weights, and the means to tell whether they still are the module's.
 
     It holds neither the modules nor their tensors.
 
     Args:
-        tensors: what the sources gave.
-        refs: whose tensors they were made from.
+        tensors: what the weights gave.
+        weights: what they were made for.
+        layouts: by which they were made.
     """
 
-    def __init__(self, tensors: list[torch.Tensor], refs: Collection[WeightRef]) -> None:
+    def __init__(self, tensors: list[torch.Tensor], weights: Sequence[Weight], layouts: Layouts) -> None:
         self.pointers = tuple(tensor.data_ptr() for tensor in tensors)
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._attributes: list[WeightRef] = []  # not the root's dictionary: it leads to the compiled state, a cycle
-        for ref in itertools.chain.from_iterable((ref, *ref.others) for ref in refs):
-            table, name = self._place(ref)
+        self._parts: list[tuple[int, Callable[[Any], torch.Tensor]]] = []  # of which whole, and how they are found in it
+        wholes: dict[tuple[int, str], tuple[int, dict[str, Any]]] = {}
+        refs = {ref: layouts[weight.layout] for weight in weights for ref in weight.refs}
+        for ref, layout in itertools.chain.from_iterable(((one, layout) for one in (ref, *ref.others)) for ref, layout in refs.items()):
+            table, name = layout.place(ref)
             if table is ref.module().__dict__ and not ref.path:
                 self._attributes.append(ref)
+            elif ref.part is not None:
+                whole, _ = wholes.setdefault((id(table), name), (len(wholes), table))
+                self._parts.append((whole, ref.part.of))
             else:
                 self._tables.append(table)
                 self._names.append(name)
+        self._whole_tables, self._whole_names = [table for _, table in wholes.values()], [name for _, name in wholes]
+        self._wholes = list(map(weakref.ref, self._wholes_now()))
         current = self._current()
         self._tensors = list(map(weakref.ref, current))
         self._addresses = list(map(_address, current))
@@ -62,32 +73,21 @@ class Bound:
         try:
             now = self._current()
             same = all(map(operator.is_, now, map(_alive, self._tensors)))
-        except ReferenceError:  # a module is gone, or a tensor
+            same = same and all(map(operator.is_, self._wholes_now(), map(_alive, self._wholes)))
+        except (ReferenceError, WeightsChanged, AttributeError):  # a module is gone, or a tensor, or it has other parts
             return False
         return same and list(map(_strides, now)) == self._strides and list(map(_dtype, now)) == self._dtypes
 
-    def _place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
-        """Where the tensor is looked up, and by what name."""
-        return table_of(ref), ref.name
-
     def _current(self) -> list[torch.Tensor]:
-        return [*map(dict.get, self._tables, self._names), *(ref.tensor() for ref in self._attributes)]  # type: ignore[list-item]
+        wholes = self._wholes_now() if self._parts else []
+        parts = [of(wholes[whole]) for whole, of in self._parts]
+        return [*map(dict.get, self._tables, self._names), *(ref.tensor() for ref in self._attributes), *parts]  # type: ignore[list-item]
+
+    def _wholes_now(self) -> list[Any]:
+        return list(map(dict.get, self._whole_tables, self._whole_names))
 
 
 _alive = weakref.ref.__call__
 _address = torch.Tensor.data_ptr
 _strides = torch.Tensor.stride
 _dtype = operator.attrgetter("dtype")
-
-
-def table_of(ref: WeightRef) -> dict[str, Any]:
-    """The dictionary in which the module keeps the tensor: of its parameters, of its buffers, or its own.
-
-    Raises:
-        ReferenceError: the module is gone.
-    """
-    module = ref.module()
-    for table in (module._parameters, module._buffers):
-        if ref.name in table:
-            return table
-    return module.__dict__

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import nn
 
-from sfast_core.capture import WeightSource
-from sfast_core.capture.weights import WeightRef, WeightTable
-from sfast_core.runtime.store import WeightsChanged, WeightsElsewhere, WeightStore
+from sfast_core.weights import CHANNELS_LAST, PACKED, PLAIN, Weight, WeightRef, WeightsChanged, WeightsElsewhere, WeightStore, WeightTable
 from tests.tracing import CPU
 
 
@@ -37,12 +36,16 @@ def refs(net: nn.Module, *names: str) -> tuple[WeightRef, ...]:
     return tuple(found)
 
 
-def packed(net: nn.Module, *names: str) -> WeightSource:
-    return WeightSource(refs(net, *names))
+def packed(net: nn.Module, *names: str) -> Weight:
+    return Weight(refs(net, *names), PACKED if len(names) > 1 else PLAIN)
 
 
-def channels_last(net: nn.Module, name: str) -> WeightSource:
-    return WeightSource(refs(net, name), channels_last=True)
+def channels_last(net: nn.Module, name: str) -> Weight:
+    return Weight(refs(net, name), CHANNELS_LAST)
+
+
+def may_pack(store: WeightStore, group: Sequence[WeightRef]) -> bool:
+    return store.may_lay(Weight(tuple(group), PACKED))
 
 
 QKV = ("q.weight", "k.weight", "v.weight")
@@ -161,31 +164,31 @@ def test_weights_that_were_made_in_inference_mode() -> None:
 def test_which_weights_may_be_packed() -> None:
     net, store = Net(), WeightStore()
     q, k, v = refs(net, *QKV)
-    assert store.may_pack([q, k, v]) and store.may_pack([q, k])
-    assert not store.may_pack([q, q])
-    store.tensors([WeightSource((q, k))], CPU)
-    assert store.may_pack([q, k]) and not store.may_pack([q, k, v]) and not store.may_pack([k, q]) and not store.may_pack([q, v])
+    assert may_pack(store, [q, k, v]) and may_pack(store, [q, k])
+    assert not may_pack(store, [q, q])
+    store.tensors([Weight((q, k), PACKED)], CPU)
+    assert may_pack(store, [q, k]) and not may_pack(store, [q, k, v]) and not may_pack(store, [k, q]) and not may_pack(store, [q, v])
     store.restore()
-    assert store.may_pack([q, k, v])
+    assert may_pack(store, [q, k, v])
     net.k.half()
-    assert not store.may_pack([q, k, v])
+    assert not may_pack(store, [q, k, v])
     net.k.float().to("meta")
-    assert not store.may_pack([q, k, v])
+    assert not may_pack(store, [q, k, v])
     net.k.to_empty(device="cpu").weight.data = torch.zeros(6, 8)
     net.k.weight = type("Quantised", (nn.Parameter,), {})(torch.zeros(6, 8))
-    assert not store.may_pack([q, k, v])
+    assert not may_pack(store, [q, k, v])
 
 
 def test_a_group_that_is_packed_may_be_packed_whoever_looks() -> None:
     net, store = Net().requires_grad_(False), WeightStore()
     group = refs(net, *QKV)
-    store.tensors([WeightSource(group)], CPU)
+    store.tensors([Weight(group, PACKED)], CPU)
     held = net.k.weight.detach()
-    assert store.may_pack(group)
+    assert may_pack(store, group)
     store.restore()
-    assert store.may_pack(group) and held.untyped_storage().nbytes()
+    assert may_pack(store, group) and held.untyped_storage().nbytes()
     held = net.k.weight.detach()
-    assert not store.may_pack(group) and not store.may_pack(group[1:2]) and store.may_pack(group[:1])
+    assert not may_pack(store, group) and not may_pack(store, group[1:2]) and may_pack(store, group[:1])
 
 
 def test_packed_weights_are_looked_up_where_the_pack_has_them() -> None:
@@ -311,7 +314,7 @@ def test_what_requires_gradients_is_given_back_where_they_are_recorded() -> None
     store.leave_to_autograd()
     assert all(weight.untyped_storage().resizable() for weight in (net.q.weight, net.k.weight, net.v.weight))
     assert not net.conv.weight.is_contiguous(), "nobody wants its gradient"
-    assert store.adopted_bytes == net.conv.weight.nbytes and store.may_pack(refs(net, "q.weight", "v.weight"))
+    assert store.adopted_bytes == net.conv.weight.nbytes and may_pack(store, refs(net, "q.weight", "v.weight"))
     with pytest.raises(WeightsChanged, match="the weight k.weight is being trained"):
         store.tensors(sources, CPU)
     net.k.weight.requires_grad_(False)
@@ -324,7 +327,7 @@ def test_what_requires_gradients_is_given_back_where_they_are_recorded() -> None
 
 def test_the_hook_for_saving_follows_its_module_and_goes() -> None:
     net, store = Net().requires_grad_(False), WeightStore()
-    convolution = WeightSource(refs(net, "conv.weight"), channels_last=True)
+    convolution = Weight(refs(net, "conv.weight"), CHANNELS_LAST)
     store.tensors([convolution], CPU)
     assert len(net.conv._state_dict_pre_hooks) == 1 and net.conv.state_dict()["weight"].is_contiguous()
     store.tensors([convolution], CPU)
@@ -424,9 +427,9 @@ def test_after_a_restore_nothing_is_known_of_modules_that_are_gone() -> None:
     net, store = Net(), WeightStore()
     store.tensors([packed(net, *QKV)], CPU)
     net.k = nn.Linear(8, 6)
-    assert not store.may_pack(refs(net, "k.weight", "v.weight"))
+    assert not may_pack(store, refs(net, "k.weight", "v.weight"))
     store.restore()
-    assert store.may_pack(refs(net, "k.weight", "v.weight")) and store.adopted_bytes == 0
+    assert may_pack(store, refs(net, "k.weight", "v.weight")) and store.adopted_bytes == 0
 
 
 def test_inference_tensors_stay_laid_out_where_gradients_are_recorded() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.runtime import memory
+from sfast_core.weights import memory
 
 HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
     "a detached one": lambda tensor: tensor.detach(),

@@ -7,7 +7,7 @@ import weakref
 
 import torch
 
-from sfast_core.capture.tensor_map import TensorMap
+from sfast_core.weights.tensor_map import TensorMap
 
 
 def test_it_tells_objects_apart_not_values() -> None:

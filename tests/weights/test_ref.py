@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfast_core.capture import Recorder, WeightSource
-from sfast_core.capture.weights import WeightTable
+from sfast_core.capture import Recorder
+from sfast_core.weights import Weight, WeightTable
 from tests.models import Forward
 from tests.tracing import check_recording, evaluate, trace
 
@@ -24,7 +24,7 @@ def test_weights_are_inputs_by_address() -> None:
     found = trace(net, torch.randn(4, 8))
     sources = [node.meta["source"] for node in found.graph.nodes if "source" in node.meta]
     assert [str(source) for source in sources] == ["lin.weight", "lin.bias", "scale", "table"]
-    assert all(isinstance(source, WeightSource) and source.plain for source in sources)
+    assert all(isinstance(source, Weight) and source.plain for source in sources)
     net.lin.weight = nn.Parameter(torch.randn(8, 8))  # replaced, as a LoRA does
     net.scale = torch.randn(8)
     with torch.no_grad():

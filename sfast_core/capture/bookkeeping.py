@@ -1,0 +1,133 @@
+"""Which node of a graph stands for which tensor of a recorded call: inputs, weights, tensors from elsewhere, and what was computed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Iterator
+
+import torch
+
+from ..weights import Weight, WeightRef, WeightTable
+from ..weights.part import has_parts, is_plain
+from ..weights.tensor_map import TensorMap
+from .errors import CaptureError
+from .externals import Found
+from .unchanged import Unchanged
+
+
+class HasParts(Exception):
+    """A call is given a tensor that is made of others."""
+
+
+class Bookkeeping:
+    """A graph and the tensors that its nodes stand for.
+
+    Args:
+        inputs: the call's own tensors: the first placeholders.
+        table: finds weights.
+    """
+
+    def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
+        self.graph = torch.fx.Graph()
+        self._table = table
+        self._nodes = TensorMap[torch.fx.Node]()
+        self._stale = TensorMap[weakref.ref[torch.Tensor]]()  # tensor -> the in-place updated view that made its node outdated
+        self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
+        self._weights: dict[WeightRef, torch.fx.Node] = {}
+        self._externals: list[tuple[torch.Tensor, torch.fx.Node, str]] = []  # tensors from elsewhere, and what reads them first
+        self._unchanged = Unchanged()
+        self._metas: dict[Hashable, torch.Tensor] = {}
+        self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
+        self._last_placeholder: torch.fx.Node | None = None
+        for index, tensor in enumerate(inputs):
+            self._bind(tensor, self._placeholder(f"input_{index}", tensor))
+            self._keep(tensor, "an input")
+
+    def _value(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.fx.Node:
+        node.meta["val"], node.meta["device"] = self._meta(tensor), tensor.device
+        return node
+
+    def _meta(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the meta device with the same shape, dtype and strides: one for all that are alike, 110 for SDXL's 4,900."""
+        like = (tensor.shape, tensor.stride(), tensor.dtype)
+        meta = self._metas.get(like)
+        if meta is None:
+            meta = self._metas[like] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return meta
+
+    def _bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        if "val" not in node.meta:
+            self._value(node, tensor)
+        self._nodes[tensor] = node
+        self._aliases.setdefault(self._storage(tensor), []).append(weakref.ref(tensor))
+
+    def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
+        if tensor in self._stale:
+            raise CaptureError(f"{name} reads a tensor whose view was changed in place")
+        if (node := self._nodes.get(tensor)) is not None:
+            return node
+        if has_parts(tensor):
+            raise HasParts
+        ref = self._table.find(tensor)
+        return self._external(tensor, name) if ref is None else self._weight(ref, tensor)
+
+    def _external(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
+        """A tensor from elsewhere. Where, is asked when the call is over."""
+        if not is_plain(tensor) or tensor.layout is not torch.strided:
+            raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
+        node = self._placeholder(f"external_{len(self._externals)}", tensor)
+        self._externals.append((tensor, node, name))
+        self._nodes[tensor] = node
+        self._keep(tensor, f"a tensor of shape {tuple(tensor.shape)} from elsewhere")
+        return node
+
+    def _name_externals(self, found: Found) -> None:
+        for tensor, node, name in self._externals:
+            if not node.users:
+                self.graph.erase_node(node)
+                continue
+            ref = found(tensor)
+            if ref is None:
+                raise CaptureError(
+                    f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call"
+                )
+            node.meta["source"] = Weight((ref,))
+            self._weights[ref] = node
+
+    def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
+        node = self._weights.get(ref)
+        if node is None:
+            if not is_plain(tensor):
+                raise CaptureError(f"the weight {ref} is a {type(tensor).__name__}")
+            node = self._placeholder(f"weight_{ref}".replace(".", "_"), tensor)
+            node.meta["source"] = Weight((ref,))
+            self._weights[ref] = node
+            self._keep(tensor, f"the weight {ref}" if ref.part is None else f"a part of the weight {ref}")
+        return node
+
+    def _keep(self, tensor: torch.Tensor, what: str) -> None:
+        """The call is not to write to this tensor, by operations that say so or from within others."""
+        self._foreign.add(self._storage(tensor))
+        self._unchanged.add(tensor, what)
+
+    def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
+        if self._last_placeholder is None:
+            node = self.graph.create_node("placeholder", name, name=name)
+        else:
+            with self.graph.inserting_after(self._last_placeholder):
+                node = self.graph.create_node("placeholder", name, name=name)
+        if node.target != node.name:  # FX makes names unique, arguments of the generated code take the target
+            node.target = node.name
+        self._last_placeholder = node
+        return self._value(node, tensor)
+
+    def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
+        for ref in self._aliases.get(self._storage(target), ()):
+            other = ref()
+            if other is not None and other is not target and other in self._nodes and self._storage(other) == self._storage(target):
+                yield other
+
+    @staticmethod
+    def _storage(tensor: torch.Tensor) -> int:
+        with torch._C.DisableTorchFunction():
+            return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,76 @@
+"""A layer that runs as it is, as one call of the graph: what it does with its weights can't be recorded, what is around it is fused all the same."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..forks import OwnLock
+from .guards import stands_for
+
+RunAsItIs = Callable[[torch.nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Leaf:
+    """What a graph calls for such a layer: the layer, with whatever it has at that time. It doesn't keep it alive.
+
+    Args:
+        module: the layer.
+        name: where it is.
+        capturable: None, or why a CUDA graph can't hold what it does.
+    """
+
+    def __init__(self, module: torch.nn.Module, name: str, capturable: str | None) -> None:
+        self._module = weakref.ref(module)
+        self.__name__ = f"layer_{name.replace('.', '_')}"
+        self.capturable = capturable
+
+    def __call__(self, weights: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the layer returns. ``weights`` are what it reads itself: here so that others see that it reads them.
+
+        Raises:
+            ReferenceError: the layer is gone.
+        """
+        module = self._module()
+        if module is None:
+            raise ReferenceError(f"the module {self.__name__} is gone")
+        return module(*args, **kwargs)
+
+
+@functools.cache
+def _one_recording() -> OwnLock:
+    """One at a time: two that overlap would put each other's functions back."""
+    return OwnLock()
+
+
+@contextmanager
+def run_as_they_are(modules: Sequence[torch.nn.Module], run: RunAsItIs) -> Iterator[None]:
+    """While a call is recorded, let ``run`` make the calls of these modules: it is given the module, what calls it, and the arguments.
+
+    Modules have no other place that all calls pass: ``torch.nn.Module.__call__`` is replaced for that long, for all threads, and does in others
+    what it did.
+    """
+    if not modules:
+        yield
+        return
+    ids, thread = set(map(id, modules)), threading.get_ident()
+    with _one_recording().lock:
+        call = torch.nn.Module.__call__
+
+        def called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if id(self) in ids and threading.get_ident() == thread:
+                return run(self, functools.partial(call, self), args, kwargs)
+            return call(self, *args, **kwargs)
+
+        stands_for(called, call)
+        try:
+            torch.nn.Module.__call__ = called  # type: ignore[method-assign]
+            yield
+        finally:
+            torch.nn.Module.__call__ = call  # type: ignore[method-assign]

@@ -1,0 +1,45 @@
+"""The weight of a convolution with its channels innermost in memory, as kernels for NHWC images read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .memory import Strides, lay
+from .plain import Plain
+from .ref import WeightRef
+
+CHANNELS_LAST = "channels_last"
+
+
+class ChannelsLast(Plain):
+    """The module's tensor, turned where it lies: at the address that it had."""
+
+    keeps_strides = False
+
+    @staticmethod
+    def meaning(tensor: torch.Tensor) -> torch.Tensor:
+        """The same values in other strides."""
+        return tensor.contiguous(memory_format=torch.channels_last)
+
+    def why_not(self, refs: Sequence[WeightRef]) -> str | None:
+        """It has to be a convolution's."""
+        dims = refs[0].tensor().dim()
+        return None if dims == 4 else f"the weight {refs[0]} has {dims} dimensions, not 4"
+
+    def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:  # type: ignore[override]
+        """The module's own, where it is turned or would be the same memory."""
+        tensor = refs[0].tensor()
+        return tensor if tensor.is_contiguous(memory_format=torch.channels_last) else None
+
+    def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
+        """Turn it."""
+        tensor = refs[0].tensor()
+        lay(tensor, _strides(tensor))
+        return tensor
+
+
+def _strides(tensor: torch.Tensor) -> Strides:
+    _, channels, height, width = tensor.shape
+    return height * width * channels, 1, width * channels, channels

@@ -1,0 +1,98 @@
+"""The parts of a weight that is a tensor of a class of its own, made of others: a quantised weight's numbers and scales.
+
+Such a class says itself what it is made of (``__tensor_flatten__``). Its parts are plain tensors; each is bound and checked as a weight is.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .errors import WeightsChanged
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of torch's own classes: what it holds is what is in its memory."""
+    return type(tensor) in _PLAIN
+
+
+def has_parts(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is made of others, and says of which."""
+    return type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__")
+
+
+class Part:
+    """Which part of a whole, and what the whole is besides its parts.
+
+    Args:
+        whole: the tensor that has it.
+        where: the attributes that lead there from the whole, with dots.
+
+    Attributes:
+        of: the part of a tensor that is such a whole. It runs nothing but look-ups of attributes.
+    """
+
+    def __init__(self, whole: torch.Tensor, where: str) -> None:
+        self.where = where
+        self.of = operator.attrgetter(where)
+        self._class, self._context = type(whole), _context(whole)
+        self._last = weakref.ref(whole)
+
+    def __str__(self) -> str:
+        return self.where.rpartition(".")[2]
+
+    def at(self, whole: torch.Tensor, name: object) -> torch.Tensor:
+        """The part of the tensor that is there now. ``name``: the weight's, for the error.
+
+        Raises:
+            WeightsChanged: it is no such whole any more: of another class, or quantised in another way.
+        """
+        if whole is not self._last():
+            if type(whole) is not self._class or _context(whole) != self._context:
+                raise WeightsChanged(f"the weight {name} is made of other parts now")
+            self._last = weakref.ref(whole)
+        tensor: torch.Tensor = self.of(whole)
+        return tensor
+
+    def in_any(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What is in this place of a tensor, whatever that is; None where there is nothing."""
+        try:
+            part = self.of(tensor)
+        except AttributeError:
+            return None
+        return part if isinstance(part, torch.Tensor) else None
+
+
+def parts_of(whole: torch.Tensor, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The plain tensors that a tensor is made of, each with the attributes that lead to it."""
+    names, _ = whole.__tensor_flatten__()  # type: ignore[attr-defined]
+    for name in names:
+        tensor = getattr(whole, name)
+        where = prefix + _where(whole, name, tensor)
+        if has_parts(tensor):
+            yield from parts_of(tensor, where + ".")
+        else:
+            yield where, tensor
+
+
+def _where(whole: torch.Tensor, name: str, tensor: torch.Tensor) -> str:
+    """Where a part is kept. An attribute that ``__tensor_flatten__`` has only just set is another name for what lies in an object of the whole's."""
+    for attribute, value in vars(whole).items():
+        if not isinstance(value, torch.Tensor):
+            for inner, found in getattr(value, "__dict__", {}).items():
+                if found is tensor:
+                    return f"{attribute}.{inner}"
+    return name
+
+
+def _context(whole: torch.Tensor) -> Any:
+    """What a tensor is besides its parts, of all its wholes: to be compared."""
+    names, context = whole.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = [_context(part) for part in (getattr(whole, name) for name in names) if has_parts(part)]
+    return list(names), context, inner, whole.shape, whole.dtype

@@ -1,0 +1,84 @@
+"""Finds where a module keeps a tensor that a recorded call reads."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .part import Part, has_parts, is_plain, parts_of
+from .ref import WeightRef
+from .tensor_map import TensorMap
+
+#: What most attributes are. To ask each of SDXL's 45,000 whether it is a tensor takes 17 ms, those of other classes alone 6.
+_NO_TENSORS = frozenset({bool, int, float, str, type(None), tuple, list, dict, OrderedDict})
+
+
+def tensors_in(*tables: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a module's parameters, buffers or attributes, by name."""
+    for table in tables:
+        for name, value in table.items():
+            if type(value) not in _NO_TENSORS and isinstance(value, torch.Tensor):
+                yield name, value
+
+
+class WeightTable:
+    """Finds the :class:`WeightRef` of a tensor object below ``root``: parameters, buffers and plain attributes.
+
+    A tensor that is at several addresses has one ref: the first, which knows the others.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._refs = TensorMap[WeightRef]()
+        self._paths: dict[int, str] = {}
+        self._of_classes: list[tuple[torch.nn.Module, torch.Tensor]] = []  # modules with tensors of classes of their own
+        for path, module in root.named_modules():
+            self._paths[id(module)] = path
+            for name, tensor in tensors_in(module._parameters, module._buffers, module.__dict__):
+                ref, first = WeightRef(path, name, weakref.ref(module)), self._refs.get(tensor)
+                self._refs[tensor] = replace(first, others=(*first.others, ref)) if first else ref
+                if not is_plain(tensor):
+                    self._of_classes.append((module, tensor))
+                    if has_parts(tensor):
+                        self._add_parts(tensor, ref)
+
+    def _add_parts(self, whole: torch.Tensor, ref: WeightRef) -> None:
+        for where, tensor in parts_of(whole):
+            part, first = replace(ref, part=Part(whole, where)), self._refs.get(tensor)
+            self._refs[tensor] = replace(first, others=(*first.others, part)) if first else part
+
+    def closed(self, classes: Collection[type] = ()) -> list[torch.nn.Module]:
+        """The modules with a tensor of a class that nothing is known of: one that doesn't say of what it is made, or one of ``classes``."""
+        found = [module for module, tensor in self._of_classes if not has_parts(tensor) or type(tensor) in classes]
+        return list(dict.fromkeys(module for module in found if self._paths[id(module)]))
+
+    def weights_of(self, module: torch.nn.Module) -> Iterator[tuple[WeightRef | None, torch.Tensor]]:
+        """The plain tensors that a module and those below it have, and each other one without an address."""
+        for below in module.modules():
+            for _, tensor in tensors_in(below._parameters, below._buffers):
+                if is_plain(tensor):
+                    yield self.find(tensor), tensor
+                elif has_parts(tensor):
+                    yield from ((self.find(part), part) for _, part in parts_of(tensor))
+                else:
+                    yield None, tensor
+
+    def path(self, module: torch.nn.Module) -> str:
+        """Where a module is; empty for the root and for others."""
+        return self._paths.get(id(module), "")
+
+    def find(self, tensor: torch.Tensor) -> WeightRef | None:
+        """The ref of this very object, or None."""
+        return self._refs.get(tensor)
+
+    def ref(self, module: torch.nn.Module, name: str) -> WeightRef | None:
+        """The ref of ``module.name``, or None when the module isn't below the root."""
+        path, tensor = self._paths.get(id(module)), getattr(module, name, None)
+        if path is None:
+            return None
+        found = self._refs.get(tensor) if isinstance(tensor, torch.Tensor) else None
+        return found or WeightRef(path, name, weakref.ref(module))

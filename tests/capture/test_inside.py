@@ -1,0 +1,79 @@
+"""A model with weights of a class of its own is recorded by their parts, by what that class does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig, CompiledModule, compile
+from tests.quantised import Quantised, quantise
+from tests.tracing import evaluate, same, try_record
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.norm = nn.Linear(8, 16), nn.Linear(16, 8, bias=False), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+def compiled(net: nn.Module) -> CompiledModule:
+    return compile(net, CompileConfig(allow_cpu=True))
+
+
+def check(handle: CompiledModule, mode: Callable[[], Any] = torch.no_grad) -> None:
+    x = torch.randn(2, 3, 8)
+    with mode():
+        expected = type(handle.module).forward(handle.module, x)
+        torch.testing.assert_close(handle(x), expected)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_its_parts_are_weights(mode: Callable[[], Any]) -> None:
+    net = quantise(Net())
+    with mode():
+        _, found = try_record(net, torch.randn(2, 3, 8))
+    names = {str(node.meta["source"]) for node in found.graph.nodes if "source" in node.meta and node.users}  # type: ignore[union-attr]
+    assert names == {"up.weight._data", "up.weight.scale", "up.bias", "down.weight._data", "down.weight.scale", "norm.weight", "norm.bias"}
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        same(evaluate(found.graph, [x])[0], net(x))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_runs_fused(mode: Callable[[], Any]) -> None:
+    handle = compiled(quantise(Net()))
+    check(handle, mode), check(handle, mode)
+    assert handle.engine.report.calls == {"traced": 1, "fused": 1}, handle.report().text()
+
+
+def test_new_values_need_no_new_trace() -> None:
+    """As a LoRA brings them: dequantised, changed, quantised again; written in place, or put there as another weight."""
+    handle = compiled(quantise(Net()))
+    check(handle)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        new = Quantised.of(torch.randn(16, 8))
+        if seed == 1:
+            with torch.no_grad():
+                handle.module.up.weight.copy_(new)
+        else:
+            handle.module.up.weight = nn.Parameter(new, requires_grad=False)
+        check(handle)
+    assert handle.engine.report.calls == {"traced": 1, "fused": 3}, handle.report().text()
+
+
+@pytest.mark.parametrize("new", [lambda: torch.randn(16, 8), lambda: Quantised.of(torch.randn(16, 8), halved=True)], ids=["plain", "halved"])
+def test_a_weight_that_is_made_in_another_way_is_traced_anew(new: Callable[[], torch.Tensor]) -> None:
+    handle = compiled(quantise(Net()))
+    check(handle)
+    handle.module.up.weight = nn.Parameter(new(), requires_grad=False)
+    check(handle), check(handle)
+    assert handle.engine.report.calls["traced"] == 2 and handle.engine.report.calls["fused"] == 1, handle.report().text()

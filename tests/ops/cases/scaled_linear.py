@@ -1,0 +1,56 @@
+"""Cases of ``scaled_linear``: each row of the table in its docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sfast_core.ops.quantise import quantise
+from tests.ops.case import Case, Data
+
+Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def _case(
+    shape: tuple[int, ...], width: int, number: torch.dtype = torch.int8, rows: bool = True, bias: bool = True, quantised: bool = True, rotate: int = 0
+) -> Make:
+    """``rows``: int8's weight has a scale for each output feature."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        x, plain = data.normal(*shape), data.normal(width, shape[-1], std=0.1, dtype=torch.float32)
+        one = torch.tensor(0.002, device=device)
+        if number is not torch.int8:
+            weight, scale = quantise(plain, number, one)
+        elif rows:
+            weight, scale = quantise(plain, number, None, rotate)
+        else:
+            weight, scale = (plain / one).round().clamp(-127, 127).to(number), one
+        input_scale = None
+        if quantised:
+            x, input_scale = quantise(x, number, None if number is torch.int8 else torch.tensor(0.01, device=device), rotate)
+        return (x, weight, scale, data.normal(width) if bias else None, input_scale, dtype, 0 if quantised else rotate), {}
+
+    return make
+
+
+CASES = [
+    Case("int8-rows", _case((2, 5, 64), 48)),
+    Case("int8-one-scale-no-bias", _case((9, 64), 32, rows=False, bias=False)),
+    Case("int8-rotated", _case((2, 3, 256), 40, rotate=64)),
+    Case("int8-odd", _case((7, 72), 31)),
+    Case("int8-one-row", _case((1, 128), 64)),
+    Case("e4m3", _case((2, 5, 64), 48, torch.float8_e4m3fn)),
+    Case("e5m2-no-bias", _case((9, 64), 32, torch.float8_e5m2, bias=False)),
+    Case("int8-full-precision", _case((2, 5, 64), 48, quantised=False)),
+    Case("int8-full-precision-rotated", _case((5, 256), 40, quantised=False, rotate=64)),
+    Case("e4m3-full-precision", _case((2, 5, 64), 48, torch.float8_e4m3fn, quantised=False)),
+]
+GPU_CASES = [
+    Case("flux-up", _case((1, 4608, 3072), 12288)),
+    Case("flux-down-rotated", _case((1, 4608, 12288), 3072, rotate=256)),
+    Case("flux-e4m3", _case((1, 4608, 3072), 12288, torch.float8_e4m3fn)),
+    Case("modulation", _case((1, 3072), 18432)),
+]

@@ -1,0 +1,68 @@
+"""Every layout there is, by the same protocol: what it gives is what it means, it finds it again, and what is given back is as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core.weights import LAYOUTS, Weight, WeightsChanged, WeightStore, WeightTable
+from tests.tracing import CPU
+
+#: For each layout: whose weights it may lay out, and such as it may not.
+FITS = {"plain": ("a.weight",), "packed": ("a.weight", "b.weight"), "channels_last": ("image.weight",)}
+UNFIT = {"packed": ("a.weight", "image.weight"), "channels_last": ("a.weight",)}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.image = nn.Linear(6, 4), nn.Linear(6, 2), nn.Conv2d(6, 4, 3)
+        self.requires_grad_(False)
+
+
+def weight(net: nn.Module, names: tuple[str, ...], layout: str) -> Weight:
+    table = WeightTable(net)
+    refs = [table.find(net.get_parameter(name)) for name in names]
+    return Weight(tuple(ref for ref in refs if ref is not None), layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout(layout: str) -> None:
+    net, store = Net(), WeightStore()
+    before = {name: (tensor, tensor.clone(), tensor.stride()) for name, tensor in net.named_parameters()}
+    wanted = weight(net, FITS[layout], layout)
+    assert store.may_lay(wanted)
+    meaning = LAYOUTS[layout].meaning(*(net.get_parameter(name) for name in FITS[layout]))
+    (got,) = store.tensors([wanted], CPU)
+    assert torch.equal(got, meaning) and got.stride() == meaning.stride()
+    (again,) = store.tensors([wanted], CPU)
+    assert again.data_ptr() == got.data_ptr() and store.bind([wanted], [got]).valid()
+    with torch.no_grad():
+        net.get_parameter(FITS[layout][-1]).mul_(2)
+    assert torch.equal(got, LAYOUTS[layout].meaning(*(net.get_parameter(name) for name in FITS[layout])))
+    assert all(torch.equal(tensor, values) == (name != FITS[layout][-1]) for name, (tensor, values, _) in before.items())
+    store.restore()
+    assert all(net.get_parameter(name) is tensor and tensor.stride() == strides for name, (tensor, _, strides) in before.items())
+    assert store.adopted_bytes == 0
+
+
+@pytest.mark.parametrize("layout", UNFIT)
+def test_what_a_layout_is_not_for(layout: str) -> None:
+    net, store = Net(), WeightStore()
+    wanted = weight(net, UNFIT[layout], layout)
+    assert not store.may_lay(wanted)
+    with pytest.raises(WeightsChanged):
+        store.tensors([wanted], CPU)
+
+
+def test_a_meaning_runs_without_values() -> None:
+    for layout, names in FITS.items():
+        meta = Net().to("meta")
+        assert LAYOUTS[layout].meaning(*(meta.get_parameter(name) for name in names)).device.type == "meta"
+
+
+def test_a_layout_that_a_store_does_not_know() -> None:
+    net = Net()
+    assert not WeightStore().may_lay(weight(net, ("a.weight",), "of a host's"))
