@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 10
+#define SFAST_ABI_VERSION 11
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2, SFAST_INT64 = 3 };
@@ -22,7 +22,7 @@ enum : int32_t { SFAST_SILU = 1, SFAST_ONE_KERNEL = 2, SFAST_TWO_KERNELS = 4 };
 // Activations of sfast_conv2d.
 enum : int32_t { SFAST_ACT_NONE = 0, SFAST_ACT_SILU = 1, SFAST_ACT_RELU = 2 };
 
-// Those of sfast_linear_eight_bit besides SFAST_ACT_NONE and SFAST_ACT_SILU, and what its operands are.
+// Those of sfast_scaled_linear besides SFAST_ACT_NONE and SFAST_ACT_SILU, and what its operands are.
 enum : int32_t { SFAST_ACT_GELU = 3, SFAST_ACT_GELU_TANH = 4 };
 enum : int32_t { SFAST_INT8 = 0, SFAST_E4M3 = 1 };
 
@@ -200,8 +200,8 @@ SFAST_API int32_t sfast_linear_few(
     int64_t rows, int64_t columns, int64_t depth,
     int32_t act, int32_t dtype, void* stream);
 
-// cudaSuccess where sfast_linear_eight_bit can run on the current device: compute capability 9.0, and a build for it. Runs nothing.
-SFAST_API int32_t sfast_linear_eight_bit_status(void);
+// cudaSuccess where sfast_scaled_linear can run on the current device: compute capability 9.0, and a build for it. Runs nothing.
+SFAST_API int32_t sfast_scaled_linear_status(void);
 
 // out = act(x @ weight^T * row_scales * column_scales + bias), in float32 from the sums on until it is rounded once; with a gate
 // out = (x @ weight^T * row_scales * column_scales + bias) * act(x @ gate_weight^T * row_scales * gate_scales + gate_bias).
@@ -211,16 +211,16 @@ SFAST_API int32_t sfast_linear_eight_bit_status(void);
 //   gate_weight    likewise, or null
 //   row_scales     float32 [rows], or one where row_scale_step is 0 and not 1
 //   column_scales  float32 [columns], or one where column_scale_step is 0; gate_scales likewise, null without a gate
-//   bias           [columns] or null, aligned to 4 bytes; gate_bias likewise
+//   bias           [columns] of bias_dtype, or null; gate_bias likewise
 //   out            [rows, columns] dense, aligned to 16 bytes; must not overlap what is read
-// out and biases of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. How it is cut: tiles of 128 rows and tile_columns (128, 192 or 256; with a gate
+// out of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. How it is cut: tiles of 128 rows and tile_columns (128, 192 or 256; with a gate
 // 256, 128 of each weight), `sharing` blocks (1, 2, 4) that share columns, `band` groups of so many rows at a time.
 // Otherwise it returns an error and nothing is queued.
-SFAST_API int32_t sfast_linear_eight_bit(
+SFAST_API int32_t sfast_scaled_linear(
     const void* x, const void* weight, const void* gate_weight,
     const void* row_scales, int32_t row_scale_step,
     const void* column_scales, const void* gate_scales, int32_t column_scale_step,
-    const void* bias, const void* gate_bias, void* out,
+    const void* bias, const void* gate_bias, int32_t bias_dtype, void* out,
     int64_t rows, int64_t columns, int64_t depth,
     int32_t kind, int32_t act, int32_t dtype,
     int32_t tile_columns, int32_t sharing, int32_t band, void* stream);

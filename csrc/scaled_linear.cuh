@@ -1,4 +1,4 @@
-// The kernel of linear_eight_bit.cu: a product of 8-bit matrices on compute capability 9.0a, with all that follows it.
+// The kernel of scaled_linear.cu: a product of 8-bit matrices on compute capability 9.0a, with all that follows it.
 //
 // A block is three warpgroups. One thread of the last lets TMA load, some steps ahead and across tiles; the other two compute 64 rows of a tile
 // each, all its columns, with the accumulators in registers. Blocks of a cluster have the same columns and different rows: each brings a
@@ -62,12 +62,13 @@ struct Arguments {
     CUtensorMap x, weight, gate_weight, out;
     const float *row_scales, *column_scales, *gate_scales;
     int row_scale_step, column_scale_step;  // 1, or 0: one for all
-    const void *bias, *gate_bias;           // null where there is none
+    Vector bias, gate_bias;
     int rows, columns, steps;               // of the result; of the depth
     int sharing;                            // blocks of a cluster
     int band;                               // groups of rows that a column's tiles are computed for before the next column's
     int row_groups, column_tiles;           // a group is a cluster's rows
     int act;
+    bool half;  // whether the result is float16; else bfloat16
 };
 
 #ifdef SFAST_HOPPER
@@ -108,7 +109,7 @@ __device__ __forceinline__ float activated(float value, int act) {
     return __fdividef(value, 1.f + __expf(-1.5957691216057308f * value * (1.f + 0.044715f * value * value)));
 }
 
-template <typename Kind, typename T, typename Shape>
+template <typename Kind, typename Shape>
 struct Product {
     static constexpr int kStages = Shape::kStages;
 
@@ -214,10 +215,10 @@ struct Product {
         const bool gates = Shape::kGate && pair >= Shape::kColumns / 4;
         const int at = min(column + 2 * (gates ? pair - Shape::kColumns / 4 : pair), arguments.columns - 2);
         const float* const scales = (gates ? arguments.gate_scales : arguments.column_scales) + at * arguments.column_scale_step;
-        const auto* const bias = static_cast<const T*>(gates ? arguments.gate_bias : arguments.bias);
-        const float2 add = bias == nullptr ? make_float2(0.f, 0.f) : unpack_word(__ldg(reinterpret_cast<const uint32_t*>(bias + at)), T{});
+        float add[2];
+        (gates ? arguments.gate_bias : arguments.bias).template load<2>(at, 0.f, add);
         hopper::store_four(factors + warp / 4 * kFactorBytes + pair * 16,
-                           make_float4(__ldg(scales), __ldg(scales + arguments.column_scale_step), add.x, add.y));
+                           make_float4(__ldg(scales), __ldg(scales + arguments.column_scale_step), add[0], add[1]));
     }
 
     // From sums to values, for a thread's two rows; its first factors.
@@ -268,7 +269,9 @@ struct Product {
 #pragma unroll
                 for (int word = 0; word < 4; ++word) {
                     const float* const two = value + 16 * box + 8 * i + 2 * word;
-                    words[word] = pack_word(two[0], two[1], T{});
+                    // Both, and one is taken: less than another kernel to compile for each.
+                    const uint32_t halves = pack_word(two[0], two[1], __half{}), brains = pack_word(two[0], two[1], __nv_bfloat16{});
+                    words[word] = arguments.half ? halves : brains;
                 }
                 const uint32_t at = lane % 16, unit = (2 * i + lane / 16) ^ (at / 2 % 4);  // the 64-byte swizzle
                 hopper::store_matrices(target + at * kStoreColumns * 2 + unit * 16, words);
@@ -287,13 +290,13 @@ struct Product {
 
 }  // namespace eight_bit
 
-template <typename Kind, typename T, typename Shape>
-__global__ void __launch_bounds__(eight_bit::kBlockThreads, 1) linear_eight_bit_kernel(const __grid_constant__ eight_bit::Arguments arguments) {
+template <typename Kind, typename Shape>
+__global__ void __launch_bounds__(eight_bit::kBlockThreads, 1) scaled_linear_kernel(const __grid_constant__ eight_bit::Arguments arguments) {
 #ifdef SFAST_HOPPER
     using namespace eight_bit;
     extern __shared__ uint8_t shared[];
     __shared__ uint64_t barriers[2 * Shape::kStages];
-    const Product<Kind, T, Shape> product(arguments, shared, barriers);
+    const Product<Kind, Shape> product(arguments, shared, barriers);
     if (threadIdx.x == 0) product.init_barriers();
     if (threadIdx.x == kComputing * kWarpgroup) {
         hopper::prefetch_map(&arguments.x);

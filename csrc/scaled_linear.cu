@@ -1,7 +1,7 @@
-// Linear layers of 8-bit operands: the launch. How the kernel works is in linear_eight_bit.cuh.
+// Linear layers of 8-bit operands: the launch. How the kernel works is in scaled_linear.cuh.
 #include <algorithm>
 
-#include "linear_eight_bit.cuh"
+#include "scaled_linear.cuh"
 
 #if CUDART_VERSION >= 12000
 
@@ -15,22 +15,20 @@ struct E4M3 {};
 
 using EightBitKernel = void (*)(eight_bit::Arguments);
 
-template <typename Kind, typename T>
+template <typename Kind>
 EightBitKernel kernel_of(int32_t columns, bool gate) {
     using namespace eight_bit;
-    if (gate) return columns == 256 ? linear_eight_bit_kernel<Kind, T, Tile<256, true>> : nullptr;
+    if (gate) return columns == 256 ? scaled_linear_kernel<Kind, Tile<256, true>> : nullptr;
     switch (columns) {
-        case 128: return linear_eight_bit_kernel<Kind, T, Tile<128, false>>;
-        case 192: return linear_eight_bit_kernel<Kind, T, Tile<192, false>>;
-        case 256: return linear_eight_bit_kernel<Kind, T, Tile<256, false>>;
+        case 128: return scaled_linear_kernel<Kind, Tile<128, false>>;
+        case 192: return scaled_linear_kernel<Kind, Tile<192, false>>;
+        case 256: return scaled_linear_kernel<Kind, Tile<256, false>>;
         default: return nullptr;
     }
 }
 
-EightBitKernel kernel_of(int32_t kind, int32_t dtype, int32_t columns, bool gate) {
-    const bool half = dtype == SFAST_FLOAT16;
-    if (kind == SFAST_INT8) return half ? kernel_of<Int8, __half>(columns, gate) : kernel_of<Int8, __nv_bfloat16>(columns, gate);
-    return half ? kernel_of<E4M3, __half>(columns, gate) : kernel_of<E4M3, __nv_bfloat16>(columns, gate);
+EightBitKernel kernel_of(int32_t kind, int32_t columns, bool gate) {
+    return kind == SFAST_INT8 ? kernel_of<Int8>(columns, gate) : kernel_of<E4M3>(columns, gate);
 }
 
 int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
@@ -43,19 +41,19 @@ cudaError_t encode_rows(TensorMapEncoder encoder, CUtensorMap* map, const void* 
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_linear_eight_bit_status(void) {
+SFAST_API int32_t sfast_scaled_linear_status(void) {
     using namespace sfast;
-    const cudaError_t error = has_code(kernel_of(SFAST_INT8, SFAST_FLOAT16, 256, false));
+    const cudaError_t error = has_code(kernel_of(SFAST_INT8, 256, false));
     if (error != cudaSuccess) return error;
     TensorMapEncoder encoder;
     return tensor_map_encoder(&encoder);
 }
 
-SFAST_API int32_t sfast_linear_eight_bit(
+SFAST_API int32_t sfast_scaled_linear(
     const void* x, const void* weight, const void* gate_weight,
     const void* row_scales, int32_t row_scale_step,
     const void* column_scales, const void* gate_scales, int32_t column_scale_step,
-    const void* bias, const void* gate_bias, void* out,
+    const void* bias, const void* gate_bias, int32_t bias_dtype, void* out,
     int64_t rows, int64_t columns, int64_t depth,
     int32_t kind, int32_t act, int32_t dtype,
     int32_t tile_columns, int32_t sharing, int32_t band, void* stream) {
@@ -63,7 +61,7 @@ SFAST_API int32_t sfast_linear_eight_bit(
     using namespace sfast::eight_bit;
     if ((kind != SFAST_INT8 && kind != SFAST_E4M3) || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
     const bool gate = gate_weight != nullptr;
-    const EightBitKernel kernel = kernel_of(kind, dtype, tile_columns, gate);
+    const EightBitKernel kernel = kernel_of(kind, tile_columns, gate);
     if (kernel == nullptr) return cudaErrorInvalidValue;
     if (act != SFAST_ACT_NONE && act != SFAST_ACT_SILU && act != SFAST_ACT_GELU && act != SFAST_ACT_GELU_TANH) return cudaErrorInvalidValue;
     if (rows <= 0 || columns <= 0 || depth <= 0 || columns % 8 != 0 || depth % 16 != 0) return cudaErrorInvalidValue;
@@ -73,8 +71,9 @@ SFAST_API int32_t sfast_linear_eight_bit(
     for (const int32_t step : {row_scale_step, column_scale_step}) {
         if (step != 0 && step != 1) return cudaErrorInvalidValue;
     }
-    for (const void* pointer : {bias, gate_bias, row_scales, column_scales, gate_scales}) {
-        if (reinterpret_cast<uintptr_t>(pointer) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
+    if (bias_dtype != SFAST_FLOAT32 && bias_dtype != SFAST_FLOAT16 && bias_dtype != SFAST_BFLOAT16) return cudaErrorInvalidValue;
+    for (const void* pointer : {row_scales, column_scales, gate_scales}) {
+        if (reinterpret_cast<uintptr_t>(pointer) % sizeof(float) != 0) return cudaErrorMisalignedAddress;
     }
     for (const void* pointer : {x, weight, gate_weight, static_cast<const void*>(out)}) {
         if (!is_aligned(pointer)) return cudaErrorMisalignedAddress;
@@ -104,8 +103,8 @@ SFAST_API int32_t sfast_linear_eight_bit(
     arguments.gate_scales = static_cast<const float*>(gate_scales);
     arguments.row_scale_step = row_scale_step;
     arguments.column_scale_step = column_scale_step;
-    arguments.bias = bias;
-    arguments.gate_bias = gate_bias;
+    arguments.bias = {bias, bias_dtype};
+    arguments.gate_bias = {gate_bias, bias_dtype};
     arguments.rows = int(rows);
     arguments.columns = int(columns);
     arguments.steps = int(parts_of(depth, kDepth));
@@ -114,6 +113,7 @@ SFAST_API int32_t sfast_linear_eight_bit(
     arguments.column_tiles = int(column_tiles);
     arguments.band = std::min(band, arguments.row_groups);
     arguments.act = act;
+    arguments.half = dtype == SFAST_FLOAT16;
 
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     if (error != cudaSuccess) return told(error);
@@ -136,10 +136,10 @@ SFAST_API int32_t sfast_linear_eight_bit(
 
 #else  // CUDA 11 has neither tensor maps nor wgmma
 
-SFAST_API int32_t sfast_linear_eight_bit_status(void) { return cudaErrorNotSupported; }
+SFAST_API int32_t sfast_scaled_linear_status(void) { return cudaErrorNotSupported; }
 
-SFAST_API int32_t sfast_linear_eight_bit(const void*, const void*, const void*, const void*, int32_t, const void*, const void*, int32_t,
-                                         const void*, const void*, void*, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t,
+SFAST_API int32_t sfast_scaled_linear(const void*, const void*, const void*, const void*, int32_t, const void*, const void*, int32_t,
+                                         const void*, const void*, int32_t, void*, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t,
                                          int32_t, int32_t, void*) {
     return cudaErrorNotSupported;
 }

@@ -1,1 +1,0 @@
-"""Linear layers whose operands are 8-bit already, with scales, bias, activation and gate behind the product."""
