@@ -40,8 +40,9 @@ from .report import ModuleReport, SignatureReport
 from .reporter import OUT_OF_MEMORY, Reporter
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
+from .runtime.store import Store, WeightStore
 from .variants import Variant
-from .weights import Store, WeightsChanged, WeightsElsewhere, WeightStore
+from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]

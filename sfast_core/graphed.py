@@ -17,7 +17,8 @@ from .reporter import Reporter
 from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs
 from .runtime.program import Program
-from .weights import Bound, Store, WeightsChanged
+from .runtime.store import Store
+from .weights import Bound, WeightsChanged
 
 
 class _Kind(NamedTuple):

@@ -24,9 +24,9 @@ from .rewrite import Call, has_impl, rewrite, select_impls
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
+from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
 from .target import Target, probed
-from .weights import Store
 
 
 @functools.cache
@@ -61,7 +61,7 @@ def lower(
     target = replace(probed(device), numerics=numerics)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
-    rewritten = rewrite(graph, store.may_lay if config.adopt_weights else None, config.disabled_passes, available)
+    rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes, available)
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)

@@ -21,7 +21,7 @@ from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.choices import Choices
 from sfast_core.engine import Engine
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.weights import WeightStore
+from sfast_core.runtime.store import WeightStore
 from tests.fakes import FakeBackend
 from tests.models import Forward
 

@@ -144,3 +144,24 @@ def test_graphs_of_what_was_switched_back_are_kept(monkeypatch: pytest.MonkeyPat
     assert graphs.bytes == 0
     handle.engine.reset()
     assert kept(handle) == 0
+
+
+class Box:
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+
+class Crate(Box):
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def test_what_the_call_itself_switches_to_and_fro_is_switched_at_each_call() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        net.box.__class__ = Crate if type(net.box) is Box else Box
+        return net.box.times(net.linear(x))
+
+    handle = compiled(forward, box=Box())
+    with torch.no_grad():
+        for step in range(6):
+            torch.testing.assert_close(handle(X), handle.module.linear(X) * (2 - step % 2))

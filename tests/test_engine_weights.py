@@ -529,7 +529,7 @@ def test_an_interruption_while_weights_are_laid_out_loses_none(at: int) -> None:
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("weights/memory.py", "weights/store.py", "weights/packed.py", "weights/channels_last.py")):
+        if not frame.f_code.co_filename.endswith(("weights/memory.py", "runtime/store.py", "weights/packed.py", "weights/channels_last.py")):
             return trace if "sfast_core" in frame.f_code.co_filename else None
         left -= event == "line"
         if left < 0:

@@ -19,22 +19,11 @@ from sfast_core.ops.conv2d_act import OP as CONVOLUTION
 from sfast_core.ops.spec import Op
 from sfast_core.target import Target
 from tests.models import UNet
+from tests.settings import set_to
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = Target(torch.device("cuda", 0), "everything", (9, 0), sm_count=132, shared_memory_bytes=232448, triton=True)
 BACKENDS = torch.backends
-
-
-@contextlib.contextmanager
-def set_to(owner: Any, name: str, value: Any) -> Iterator[None]:
-    if not hasattr(owner, name):
-        pytest.skip(f"this PyTorch has no {name}")
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextlib.contextmanager

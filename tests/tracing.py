@@ -16,7 +16,7 @@ from sfast_core.rewrite.fuse_linear_add import HasImpl
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
 from sfast_core.rewrite.pipeline import no_impl, passes
 from sfast_core.runtime.instructions import as_function
-from sfast_core.weights import WeightStore
+from sfast_core.runtime.store import WeightStore
 
 CPU = torch.device("cpu")
 
@@ -90,7 +90,7 @@ def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor, has_impl: Has
     graph = trace(module, *inputs).graph
     found = 0
     with torch.no_grad():
-        for name, run in passes(WeightStore().may_lay, has_impl).items():
+        for name, run in passes(WeightStore().may_pack, has_impl).items():
             found = run(graph)
             if name == last:
                 break

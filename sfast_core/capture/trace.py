@@ -197,6 +197,9 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
         return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed)), guard
+    root = reads.root()
+    if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
+        return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
     outputs = replace(spec, effects=effects)
     computed_in = frozenset(recorder.autocast.computed_in)
     return Trace(graph, outputs, time.perf_counter() - start, computed_in, tuple(externals.holders)), guard

@@ -45,7 +45,7 @@ def images_channels_last(graph: Graph) -> int:
     return changed
 
 
-def convolutions_channels_last(graph: Graph, may_lay: MayLay) -> int:
+def convolutions_channels_last(graph: Graph, may_pack: MayLay) -> int:
     """Ask for channels_last storage of each convolution's weight that may have it. A 1x1 kernel is the same memory either way.
 
     Any other is turned at each call, by the kernel that reads it.
@@ -56,7 +56,7 @@ def convolutions_channels_last(graph: Graph, may_lay: MayLay) -> int:
         if not is_free_weight(weight) or shape(weight)[2:] == (1, 1):
             continue
         wanted = Weight(weight.meta["source"].refs, CHANNELS_LAST)
-        if all(calls(user, *_CONVOLUTIONS) for user in weight.users) and may_lay(wanted):
+        if all(calls(user, *_CONVOLUTIONS) for user in weight.users) and may_pack(wanted):
             weight.meta["source"], weight.meta["val"] = wanted, ChannelsLast.meaning(value(weight))
             changed += 1
     return changed

@@ -11,6 +11,6 @@ from .graph import value
 from .pack_linears import MayLay, from_input, pack
 
 
-def pack_context(graph: Graph, may_lay: MayLay) -> int:
+def pack_context(graph: Graph, may_pack: MayLay) -> int:
     """All projections of an input of the call: the prompt's keys and values."""
-    return pack(graph, may_lay, lambda x: value(x).dim() == 3 and from_input(x))
+    return pack(graph, may_pack, lambda x: value(x).dim() == 3 and from_input(x))

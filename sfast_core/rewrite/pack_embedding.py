@@ -8,6 +8,6 @@ from .graph import value
 from .pack_linears import MayLay, pack
 
 
-def pack_embedding(graph: Graph, may_lay: MayLay) -> int:
+def pack_embedding(graph: Graph, may_pack: MayLay) -> int:
     """All projections of a vector per sample: the timestep embedding."""
-    return pack(graph, may_lay, lambda x: value(x).dim() == 2)
+    return pack(graph, may_pack, lambda x: value(x).dim() == 2)

@@ -23,7 +23,7 @@ def from_input(x: Node) -> bool:
     return is_input(x) or (calls(x, cast_like) and is_input(x.args[0]))
 
 
-def pack(graph: Graph, may_lay: MayLay, wanted: Callable[[Node], bool]) -> int:
+def pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int:
     """Join the linear layers that read the same node, where ``wanted`` says so of that node. Returns how many were joined."""
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in calls_of(graph, F.linear):
@@ -31,7 +31,7 @@ def pack(graph: Graph, may_lay: MayLay, wanted: Callable[[Node], bool]) -> int:
             groups.setdefault((node.args[0], node.args[2] is None), []).append(node)
     packed = 0
     for members in groups.values():
-        if len(members) > 1 and all(may_lay(_together(members, place)) for place in (1, 2) if members[0].args[place] is not None):
+        if len(members) > 1 and all(may_pack(_together(members, place)) for place in (1, 2) if members[0].args[place] is not None):
             _join(members)
             packed += len(members)
     return packed

@@ -57,11 +57,11 @@ def no_impl(*_: Any) -> bool:
     return False
 
 
-def passes(may_lay: Callable[[Weight], bool] | None, has_impl: HasImpl = no_impl) -> dict[str, Pass]:
+def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_impl) -> dict[str, Pass]:
     """Every pass by name, in order.
 
     Args:
-        may_lay: says whether a weight may be laid out as its layout says; None leaves all as they lie.
+        may_pack: says whether a weight may be laid out as its layout says; None leaves all as they lie.
         has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
     """
     table: dict[str, Pass] = {
@@ -95,8 +95,8 @@ def passes(may_lay: Callable[[Weight], bool] | None, has_impl: HasImpl = no_impl
         "share_halves": lambda graph: share_halves(graph, has_impl),
         "images_channels_last": images_channels_last,
     }
-    if may_lay is not None:
-        allowed = may_lay
+    if may_pack is not None:
+        allowed = may_pack
         table |= {
             "pack_context": lambda graph: pack_context(graph, allowed),
             "pack_embedding": lambda graph: pack_embedding(graph, allowed),
@@ -109,7 +109,7 @@ def passes(may_lay: Callable[[Weight], bool] | None, has_impl: HasImpl = no_impl
 
 def rewrite(
     graph: Graph,
-    may_lay: Callable[[Weight], bool] | None,
+    may_pack: Callable[[Weight], bool] | None,
     disabled: tuple[str, ...] = (),
     has_impl: HasImpl = no_impl,
 ) -> Rewritten:
@@ -118,7 +118,7 @@ def rewrite(
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.
     """
-    table = passes(may_lay, has_impl)
+    table = passes(may_pack, has_impl)
     unknown = set(disabled) - set(passes(lambda _: True))
     if unknown:
         raise ValueError(f"disabled_passes: got {', '.join(sorted(unknown))}, known are {', '.join(passes(lambda _: True))}")

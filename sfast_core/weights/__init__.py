@@ -1,4 +1,4 @@
-"""A module's weights: where they are kept, and how they are laid out for a program and given back."""
+"""A module's weights: which they are, and how each is laid out for a program and given back."""
 
 from .bound import Bound
 from .channels_last import CHANNELS_LAST, ChannelsLast
@@ -8,7 +8,6 @@ from .layouts import LAYOUTS
 from .packed import PACKED, Packed
 from .plain import Plain
 from .ref import WeightRef
-from .store import Store, WeightStore
 from .table import WeightTable
 
 __all__ = [
@@ -22,10 +21,8 @@ __all__ = [
     "Layouts",
     "Packed",
     "Plain",
-    "Store",
     "Weight",
     "WeightRef",
-    "WeightStore",
     "WeightTable",
     "WeightsChanged",
     "WeightsElsewhere",

@@ -13,21 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfast_core.capture import CaptureError, Signature, difference
 from sfast_core.capture.torch_state import changed_setting, names, torch_state, unusual
+from tests.settings import set_to
 from tests.tracing import try_record
 
 X = torch.zeros(2, 3)
-
-
-@contextlib.contextmanager
-def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    if not hasattr(owner, name):
-        pytest.skip(f"this PyTorch has no {name}")
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextlib.contextmanager
@@ -71,23 +60,23 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
     "deterministic, warn_only": ("deterministic algorithms", lambda: called(torch.use_deterministic_algorithms, True, False, warn_only=True)),
     "fill": (
         "deterministic algorithms' fill_uninitialized_memory",
-        lambda: attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        lambda: set_to(torch.utils.deterministic, "fill_uninitialized_memory", False),
     ),
-    "fp16 accumulation": ("cuda.matmul.allow_fp16_accumulation", lambda: attribute(MATMUL, "allow_fp16_accumulation", True)),
+    "fp16 accumulation": ("cuda.matmul.allow_fp16_accumulation", lambda: set_to(MATMUL, "allow_fp16_accumulation", True)),
     "fp16 reduction": (
         "cuda.matmul.allow_fp16_reduced_precision_reduction",
-        lambda: attribute(MATMUL, "allow_fp16_reduced_precision_reduction", False),
+        lambda: set_to(MATMUL, "allow_fp16_reduced_precision_reduction", False),
     ),
     "bf16 reduction": (
         "cuda.matmul.allow_bf16_reduced_precision_reduction",
-        lambda: attribute(MATMUL, "allow_bf16_reduced_precision_reduction", False),
+        lambda: set_to(MATMUL, "allow_bf16_reduced_precision_reduction", False),
     ),
     "matmul precision": ("float32_matmul_precision", lambda: called(torch.set_float32_matmul_precision, "high", "highest")),
-    "TF32": ("", lambda: attribute(MATMUL, "allow_tf32", True)),
-    "cuDNN's TF32": ("", lambda: attribute(CUDNN, "allow_tf32", False)),
-    "cudnn": ("cudnn.enabled", lambda: attribute(CUDNN, "enabled", False)),
-    "benchmark": ("cudnn.benchmark", lambda: attribute(CUDNN, "benchmark", True)),
-    "cudnn deterministic": ("cudnn.deterministic", lambda: attribute(CUDNN, "deterministic", True)),
+    "TF32": ("", lambda: set_to(MATMUL, "allow_tf32", True)),
+    "cuDNN's TF32": ("", lambda: set_to(CUDNN, "allow_tf32", False)),
+    "cudnn": ("cudnn.enabled", lambda: set_to(CUDNN, "enabled", False)),
+    "benchmark": ("cudnn.benchmark", lambda: set_to(CUDNN, "benchmark", True)),
+    "cudnn deterministic": ("cudnn.deterministic", lambda: set_to(CUDNN, "deterministic", True)),
     "mkldnn": ("mkldnn.enabled", lambda: torch.backends.mkldnn.flags(enabled=False)),
     "flash": ("cuda.flash_sdp", lambda: called(torch.backends.cuda.enable_flash_sdp, False, True)),
     "efficient": ("cuda.mem_efficient_sdp", lambda: called(torch.backends.cuda.enable_mem_efficient_sdp, False, True)),
@@ -147,7 +136,7 @@ def test_settings_that_contradict_each_other_are_a_state_too() -> None:
     if not hasattr(torch._C, "_get_fp32_precision_getter"):
         pytest.skip("this PyTorch has one way")
     before = torch_state()
-    with attribute(MATMUL, "allow_tf32", True):
+    with set_to(MATMUL, "allow_tf32", True):
         MATMUL.fp32_precision = "ieee"
         mixed = torch_state()
         MATMUL.fp32_precision = "none"
@@ -177,7 +166,7 @@ class Switching(torch.nn.Module):
 
 
 def test_a_call_that_leaves_a_setting_changed_leaves_no_trace() -> None:
-    with attribute(CUDNN, "benchmark", False):
+    with set_to(CUDNN, "benchmark", False):
         _, trace = try_record(Switching(), X)
     assert getattr(trace, "reason", None) == "the call itself changes PyTorch's setting 'cudnn.benchmark'"
 

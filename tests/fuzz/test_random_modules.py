@@ -14,7 +14,7 @@ import torch
 
 from sfast_core.capture import Untraceable
 from sfast_core.rewrite import rewrite
-from sfast_core.weights import WeightStore
+from sfast_core.runtime.store import WeightStore
 from tests.fuzz.compared import SHAPES, built, check, compare_results, rounding_aside, seed_all
 from tests.fuzz.generate import source
 from tests.tracing import evaluate, try_record
@@ -90,7 +90,7 @@ def _rewritten(text: str, seed: int, dtype: torch.dtype) -> dict[str, int] | Non
     _, trace = try_record(module, *inputs(*shape))
     if isinstance(trace, Untraceable):
         return None
-    counts = rewrite(trace.graph, WeightStore().may_lay, has_impl=has_impl).counts
+    counts = rewrite(trace.graph, WeightStore().may_pack, has_impl=has_impl).counts
     fresh = inputs(*shape)
     with torch.no_grad():
         expected = module(*fresh)

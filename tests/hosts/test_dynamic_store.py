@@ -150,5 +150,5 @@ def test_a_weight_that_is_not_in_the_range_yet(model: Model) -> None:
 
 def test_nothing_is_packed_or_adopted(model: Model) -> None:
     store = DynamicStore(model)
-    assert not store.may_lay(Weight(tuple(source.refs[0] for source in sources(model, "layer.weight", "norm.weight")), PACKED))
+    assert not store.may_pack(Weight(tuple(source.refs[0] for source in sources(model, "layer.weight", "norm.weight")), PACKED))
     assert store.adopted_bytes == 0 and store.restore() == 0

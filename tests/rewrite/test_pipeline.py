@@ -17,8 +17,8 @@ from sfast_core.ops.linear_add import linear_add
 from sfast_core.ops.spec import Op
 from sfast_core.rewrite import has_impl, rewrite, select_impls
 from sfast_core.rewrite.pipeline import passes
+from sfast_core.runtime.store import WeightStore
 from sfast_core.target import Target
-from sfast_core.weights import WeightStore
 from tests.models import Forward, UNet
 from tests.tracing import CPU, count, evaluate, trace
 
@@ -29,7 +29,7 @@ def traced(disabled: tuple[str, ...] = (), adopt: bool = True) -> tuple[UNet, An
     torch.manual_seed(0)
     net = UNet()
     graph = trace(net, *UNet.inputs()).graph
-    return net, graph, rewrite(graph, WeightStore().may_lay if adopt else None, disabled).counts
+    return net, graph, rewrite(graph, WeightStore().may_pack if adopt else None, disabled).counts
 
 
 def check(net: nn.Module, graph: torch.fx.Graph) -> None:
@@ -70,7 +70,7 @@ def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
     torch.manual_seed(0)
     net = UNet()
     graph = trace(net, *UNet.inputs()).graph
-    counts = rewrite(graph, WeightStore().may_lay, has_impl=lambda op, *_: op is not conv2d_shortcut).counts
+    counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda op, *_: op is not conv2d_shortcut).counts
     check(net, graph)
     assert counts["fuse_linear_add"] == 3 and count(graph, torch.add) == 0
     assert counts["split_concat"] == 1 and count(graph, linear_add) == 4
@@ -93,7 +93,7 @@ def test_with_a_kernel_for_it_a_convolution_takes_its_shortcut() -> None:
     torch.manual_seed(0)
     net = UNet()
     graph = trace(net, *UNet.inputs()).graph
-    counts = rewrite(graph, WeightStore().may_lay, has_impl=lambda *_: True).counts
+    counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda *_: True).counts
     check(net, graph)
     assert (counts["fuse_conv_shortcut"], counts["convolution_as_linear"], counts["fuse_linear_add"], counts["fuse_conv_act"]) == (2, 0, 1, 5)
     assert counts["split_concat"] == 1

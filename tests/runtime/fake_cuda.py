@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sfast_core.native.driver import CaptureStatus
-from sfast_core.runtime import failed_capture, graphs
+from sfast_core.runtime import backend, failed_capture
 from sfast_core.runtime.backend import CudaBackend
 
 VERSIONS = ("2.6", "2.11", "2.13", "after 2.13")
@@ -150,7 +150,7 @@ class FakeCuda:
         for name, function in stopping.items():
             monkeypatch.setattr(torch._C, name, function, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
-        for module in (failed_capture, graphs):
+        for module in (failed_capture, backend):
             monkeypatch.setattr(module, "capture_status", self.capture_status)
         for name in ("begin_capture", "drop_capture"):
             monkeypatch.setattr(failed_capture, name, getattr(self, name))

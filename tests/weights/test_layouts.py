@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.weights import LAYOUTS, Weight, WeightsChanged, WeightStore, WeightTable
+from sfast_core.runtime.store import WeightStore
+from sfast_core.weights import LAYOUTS, Weight, WeightsChanged, WeightTable
 from tests.tracing import CPU
 
 #: For each layout: whose weights it may lay out, and such as it may not.
@@ -33,7 +34,7 @@ def test_a_layout(layout: str) -> None:
     net, store = Net(), WeightStore()
     before = {name: (tensor, tensor.clone(), tensor.stride()) for name, tensor in net.named_parameters()}
     wanted = weight(net, FITS[layout], layout)
-    assert store.may_lay(wanted)
+    assert store.may_pack(wanted)
     meaning = LAYOUTS[layout].meaning(*(net.get_parameter(name) for name in FITS[layout]))
     (got,) = store.tensors([wanted], CPU)
     assert torch.equal(got, meaning) and got.stride() == meaning.stride()
@@ -52,7 +53,7 @@ def test_a_layout(layout: str) -> None:
 def test_what_a_layout_is_not_for(layout: str) -> None:
     net, store = Net(), WeightStore()
     wanted = weight(net, UNFIT[layout], layout)
-    assert not store.may_lay(wanted)
+    assert not store.may_pack(wanted)
     with pytest.raises(WeightsChanged):
         store.tensors([wanted], CPU)
 
@@ -65,4 +66,4 @@ def test_a_meaning_runs_without_values() -> None:
 
 def test_a_layout_that_a_store_does_not_know() -> None:
     net = Net()
-    assert not WeightStore().may_lay(weight(net, ("a.weight",), "of a host's"))
+    assert not WeightStore().may_pack(weight(net, ("a.weight",), "of a host's"))

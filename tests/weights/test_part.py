@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.weights import PACKED, Weight, WeightRef, WeightsChanged, WeightStore, WeightTable
+from sfast_core.runtime.store import WeightStore
+from sfast_core.weights import PACKED, Weight, WeightRef, WeightsChanged, WeightTable
 from sfast_core.weights.part import parts_of
 from tests.quantised import Params, Quantised, quantise
 from tests.tracing import CPU
@@ -90,7 +91,7 @@ def test_the_parts_of_several_weights_may_be_packed(net: nn.Module) -> None:
     values = [whole.dequantised() for whole in wholes]
     for place in (0, 1):
         weight = Weight((parts(net, 0)[place], parts(net, 1)[place]), PACKED)
-        assert store.may_lay(weight)
+        assert store.may_pack(weight)
         (joined,) = store.tensors([weight], CPU)
         assert joined.shape[0] == 10
     assert all(torch.equal(whole.dequantised(), value) for whole, value in zip(wholes, values, strict=True))

@@ -34,7 +34,7 @@ class DynamicStore:
         self._page = Page()
         self._layouts: Layouts = {PLAIN: self._page}
 
-    def may_lay(self, weight: Weight) -> bool:
+    def may_pack(self, weight: Weight) -> bool:
         """Whether it is as it lies: the addresses are the host's."""
         return weight.layout in self._layouts
 

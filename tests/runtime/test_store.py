@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.weights import CHANNELS_LAST, PACKED, PLAIN, Weight, WeightRef, WeightsChanged, WeightsElsewhere, WeightStore, WeightTable
+from sfast_core.runtime.store import WeightStore
+from sfast_core.weights import CHANNELS_LAST, PACKED, PLAIN, Weight, WeightRef, WeightsChanged, WeightsElsewhere, WeightTable
 from tests.tracing import CPU
 
 
@@ -45,7 +46,7 @@ def channels_last(net: nn.Module, name: str) -> Weight:
 
 
 def may_pack(store: WeightStore, group: Sequence[WeightRef]) -> bool:
-    return store.may_lay(Weight(tuple(group), PACKED))
+    return store.may_pack(Weight(tuple(group), PACKED))
 
 
 QKV = ("q.weight", "k.weight", "v.weight")

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from .bound import Bound
-from .errors import WeightsChanged, WeightsElsewhere
-from .layout import Layout, Weight
-from .layouts import layouts
-from .memory import Strides, gradients_wanted, is_shared, lay, move, own_copy
-from .ref import WeightRef
-from .saving import PlainWhenSaved, tensor_at
+from ..weights.bound import Bound
+from ..weights.errors import WeightsChanged, WeightsElsewhere
+from ..weights.layout import Layout, Weight
+from ..weights.layouts import layouts
+from ..weights.memory import Strides, gradients_wanted, is_shared, lay, move, own_copy
+from ..weights.ref import WeightRef
+from ..weights.saving import PlainWhenSaved, tensor_at
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -41,7 +41,7 @@ class Store(Protocol):
     def adopted_bytes(self) -> int:
         """The size of the parameters that are laid out anew."""
 
-    def may_lay(self, weight: Weight) -> bool:
+    def may_pack(self, weight: Weight) -> bool:
         """Whether a weight may be laid out as its layout says."""
 
     def pinned(self, device: torch.device) -> AbstractContextManager[None]:
@@ -102,7 +102,7 @@ class WeightStore:
         self._some_turned = self._some_plain = False  # of those whose layout has other strides
         self._running: set[object] = set()  # runs of the module's own forward
 
-    def may_lay(self, weight: Weight) -> bool:
+    def may_pack(self, weight: Weight) -> bool:
         """Whether a weight may be laid out as its layout says: its tensors are free, or already wanted for this very one."""
         layout = self._layouts.get(weight.layout)
         if layout is None or any(self._wanted.get(ref, weight) != weight for ref in weight.refs) or layout.why_not(weight.refs):
