@@ -117,7 +117,7 @@ def _acted(before: Node, x: Node, act: str | None) -> Node:
 
 def _scaled_mm(node: Node, name: str) -> _Product | None:
     """PyTorch's product of two float8 matrices, whose second lies turned: the input is quantised already, or by comfy-kitchen in front."""
-    names = ("x", "weight", "scale_a", "scale_b", "bias", "scale_result", "out_dtype")
+    names: tuple[str, ...] = ("x", "weight", "scale_a", "scale_b", "bias", "scale_result", "out_dtype")
     if name.endswith("v2"):
         names = ("x", "weight", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b", "bias", "out_dtype")
     given = {"bias": None, "scale_result": None, "out_dtype": None, **dict(zip(names, node.args, strict=False)), **node.kwargs}
