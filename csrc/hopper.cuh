@@ -80,6 +80,10 @@ __device__ __forceinline__ void store_in_cluster(uint32_t address, float4 four) 
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w)
                  : "memory");
 }
+__device__ __forceinline__ void store_four(uint32_t address, float4 four) {
+    asm volatile("st.shared::cta.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w)
+                 : "memory");
+}
 __device__ __forceinline__ float4 load_four(uint32_t address) {
     float4 four;
     asm volatile("ld.shared::cta.v4.f32 {%0, %1, %2, %3}, [%4];"

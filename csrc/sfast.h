@@ -11,7 +11,7 @@
 #endif
 
 // Counted up when a signature or the meaning of an argument below changes.
-#define SFAST_ABI_VERSION 10
+#define SFAST_ABI_VERSION 11
 
 // Element types.
 enum : int32_t { SFAST_FLOAT32 = 0, SFAST_FLOAT16 = 1, SFAST_BFLOAT16 = 2, SFAST_INT64 = 3 };
@@ -21,6 +21,10 @@ enum : int32_t { SFAST_SILU = 1, SFAST_ONE_KERNEL = 2, SFAST_TWO_KERNELS = 4 };
 
 // Activations of sfast_conv2d.
 enum : int32_t { SFAST_ACT_NONE = 0, SFAST_ACT_SILU = 1, SFAST_ACT_RELU = 2 };
+
+// Those of sfast_scaled_linear besides SFAST_ACT_NONE and SFAST_ACT_SILU, and what its operands are.
+enum : int32_t { SFAST_ACT_GELU = 3, SFAST_ACT_GELU_TANH = 4 };
+enum : int32_t { SFAST_INT8 = 0, SFAST_E4M3 = 1 };
 
 SFAST_API int32_t sfast_abi_version(void);
 
@@ -195,6 +199,31 @@ SFAST_API int32_t sfast_linear_few(
     const void* x, const void* weight, const void* bias, const void* residual, void* out,
     int64_t rows, int64_t columns, int64_t depth,
     int32_t act, int32_t dtype, void* stream);
+
+// cudaSuccess where sfast_scaled_linear can run on the current device: compute capability 9.0, and a build for it. Runs nothing.
+SFAST_API int32_t sfast_scaled_linear_status(void);
+
+// out = act(x @ weight^T * row_scales * column_scales + bias), in float32 from the sums on until it is rounded once; with a gate
+// out = (x @ weight^T * row_scales * column_scales + bias) * act(x @ gate_weight^T * row_scales * gate_scales + gate_bias).
+// Sums of int8 are exact, those of e4m3 are the tensor core's; bits don't differ from run to run.
+//   x              [rows, depth] dense, of `kind`; depth a multiple of 16; aligned to 16 bytes
+//   weight         [columns, depth] likewise; columns a multiple of 8
+//   gate_weight    likewise, or null
+//   row_scales     float32 [rows], or one where row_scale_step is 0 and not 1
+//   column_scales  float32 [columns], or one where column_scale_step is 0; gate_scales likewise, null without a gate
+//   bias           [columns] of bias_dtype, or null; gate_bias likewise
+//   out            [rows, columns] dense, aligned to 16 bytes; must not overlap what is read
+// out of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. How it is cut: tiles of 128 rows and tile_columns (128, 192 or 256; with a gate
+// 256, 128 of each weight), `sharing` blocks (1, 2, 4) that share columns, `band` groups of so many rows at a time.
+// Otherwise it returns an error and nothing is queued.
+SFAST_API int32_t sfast_scaled_linear(
+    const void* x, const void* weight, const void* gate_weight,
+    const void* row_scales, int32_t row_scale_step,
+    const void* column_scales, const void* gate_scales, int32_t column_scale_step,
+    const void* bias, const void* gate_bias, int32_t bias_dtype, void* out,
+    int64_t rows, int64_t columns, int64_t depth,
+    int32_t kind, int32_t act, int32_t dtype,
+    int32_t tile_columns, int32_t sharing, int32_t band, void* stream);
 
 // out = [cos(x * frequencies), sin(x * frequencies)], or sines first, in float32 until it is rounded.
 //   x            [rows] of x_dtype, any of the element types, x_stride elements apart (0: all are the first)

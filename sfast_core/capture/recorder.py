@@ -14,13 +14,14 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
-from ..weights.part import is_plain
+from ..weights.part import Part, alike, is_plain, parts_of
 from .autocast import Apart, Autocast, Treatment
 from .bookkeeping import Bookkeeping, HasParts
 from .errors import CaptureError
@@ -89,14 +90,24 @@ class Recorder(TorchFunctionMode, Bookkeeping):
                 stored = None if ref is None else (layout or Plain()).laid((ref,))
             except (ReferenceError, WeightsElsewhere) as error:
                 return self.refuse(str(error), passing=True)
-            if ref is None or stored is None or not is_plain(stored) or stored.shape != tensor.shape:
+            if ref is None or stored is None or stored.shape != tensor.shape or is_plain(stored) != is_plain(tensor):
                 return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
             if stored.device != tensor.device:
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
+            if not is_plain(stored):
+                return self._bind_parts(tensor, ref, stored)
             node = self._weight(ref, stored)
             if stored.dtype != tensor.dtype:
                 node = call_method(self.graph, "to", (node, tensor.dtype))
             self._bind(tensor, node)
+
+    def _bind_parts(self, tensor: torch.Tensor, ref: WeightRef, stored: torch.Tensor) -> None:
+        """``tensor`` is the weight that is ``stored``, and as that made of parts: perhaps the same ones, perhaps with the same values."""
+        if not alike(tensor, stored):
+            return self.refuse(f"the weight {ref} is computed as a {type(tensor).__name__} of another kind")
+        for (where, mine), (_, theirs) in zip(parts_of(tensor), parts_of(stored), strict=True):
+            if mine not in self._nodes:
+                self._bind(mine, self._weight(replace(ref, part=Part(stored, where)), theirs))
 
     @property
     def in_leaf(self) -> bool:
@@ -155,6 +166,11 @@ class Recorder(TorchFunctionMode, Bookkeeping):
     def weights(self) -> list[WeightRef]:
         """The weights that the graph computes with. Others were asked for their shape, or whether they are there."""
         return [ref for ref, node in self._weights.items() if node.users]
+
+    @property
+    def quantised_to(self) -> set[torch.dtype]:
+        """The dtypes of 8 bits among the parts that the graph computes with."""
+        return {node.meta["val"].dtype for ref, node in self._weights.items() if ref.part is not None and node.users and node.meta["val"].itemsize == 1}
 
     def reads(self, tensor: torch.Tensor) -> bool:
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""

@@ -58,7 +58,7 @@ class Trace:
         graph: placeholders for the signature's tensors, then for the weights (``meta["source"]``). It is to run with autocast off.
         outputs: how its results make the call's.
         seconds: what recording took, with the call.
-        computed_in: the dtypes that autocast was to compute in.
+        computed_in: the dtypes that autocast was to compute in, and those of quantised weights.
         kept: what holds the tensors that the graph reads where they were found, beside arguments and the module.
     """
 
@@ -201,8 +201,8 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
     if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
         return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
     outputs = replace(spec, effects=effects)
-    computed_in = frozenset(recorder.autocast.computed_in)
-    return Trace(graph, outputs, time.perf_counter() - start, computed_in, tuple(externals.holders)), guard
+    computed_in = recorder.autocast.computed_in | recorder.quantised_to
+    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders)), guard
 
 
 @contextmanager

@@ -34,6 +34,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     numbers, scales = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8), torch.full((640, 1), 3e-4, device=device)
     yield "quantise", (tokens, torch.int8, None, 64)
     yield "scaled_linear", (numbers.view(2, 320, 640), numbers, scales, normal(640), torch.full((2, 320, 1), 0.02, device=device), dtype)
+    yield from _float8(tokens, numbers, torch.full((), 0.02, device=device))
     yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
     for act in ("gelu_tanh", "quick_gelu"):
         yield "linear_act", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)
@@ -49,3 +50,13 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "attention_of_halves", (heads(256), heads(256), heads(256))
     yield "sinusoids", (torch.tensor([[999], [1]], device=device), torch.logspace(0, -4, 160, device=device), False, dtype)
     yield "attention", (normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None])
+
+
+def _float8(tokens: torch.Tensor, numbers: torch.Tensor, scale: torch.Tensor) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Calls with a weight of e4m3: of an input that is quantised, as two dtypes, and of one that isn't."""
+    kind = torch.float8_e4m3fn
+    yield "quantise", (tokens, kind, scale)
+    small, weight = tokens.to(kind), (numbers / 32).to(kind)
+    for dtype in (tokens.dtype, torch.bfloat16):
+        yield "scaled_linear", (small, weight, scale, torch.zeros(640, dtype=dtype, device=tokens.device), scale, dtype)
+    yield "scaled_linear", (tokens, weight, scale, None, None, tokens.dtype)

@@ -63,10 +63,14 @@ def _failure(op: Op, impl: Impl, args: tuple[Any, ...]) -> str | None:
         with torch.no_grad():
             results = [leaf for leaf in _pytree.tree_leaves(impl.launch(*args)) if isinstance(leaf, torch.Tensor)]
             right = [leaf for leaf in _pytree.tree_leaves(op.reference(*_float(args))) if isinstance(leaf, torch.Tensor)]
-            apart = max(((mine.float() - theirs).norm() / theirs.norm()).item() for mine, theirs in zip(results, right, strict=True))
+            apart = max(_apart(mine.float(), theirs.float()) for mine, theirs in zip(results, right, strict=True))
     except Exception as error:
         return f"fails: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
     return None if apart <= _LIMIT else f"gives wrong results: {apart:.1e} from the reference, at most {_LIMIT:.0e} is right"
+
+
+def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+    return ((mine - theirs).norm() / theirs.norm()).item()
 
 
 def _meta(args: tuple[Any, ...]) -> tuple[Any, ...]:

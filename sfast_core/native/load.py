@@ -14,7 +14,7 @@ import torch
 
 from . import build
 
-ABI_VERSION = 10  #: SFAST_ABI_VERSION of csrc/sfast.h
+ABI_VERSION = 11  #: SFAST_ABI_VERSION of csrc/sfast.h
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: element types by their code in csrc/sfast.h
 INT64 = 3  #: likewise, where integers are read
 SILU, ONE_KERNEL, TWO_KERNELS = 1, 2, 4  #: flags of group_norm_act
@@ -100,6 +100,19 @@ _SIGNATURES = {
         [_pointer] * 5  # x, weight, bias, residual, out
         + [_int64] * 3  # rows, columns, depth
         + [_int32, _int32, _pointer],  # act, dtype, stream
+    ),
+    "sfast_scaled_linear_status": (_int32, []),
+    "sfast_scaled_linear": (
+        _int32,
+        [_pointer] * 3  # x, weight, the gate's weight
+        + [_pointer, _int32]  # scales of the rows, from one to the next
+        + [_pointer, _pointer, _int32]  # scales of the columns and of the gate's, from one to the next
+        + [_pointer, _pointer, _int32]  # bias, the gate's bias, their dtype
+        + [_pointer]  # out
+        + [_int64] * 3  # rows, columns, depth
+        + [_int32] * 3  # kind, act, dtype
+        + [_int32] * 3  # a tile's columns, blocks that share them, groups of rows at a time
+        + [_pointer],  # stream
     ),
     "sfast_sinusoids": (
         _int32,

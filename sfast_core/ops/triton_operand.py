@@ -11,3 +11,8 @@ def operand(x: torch.Tensor) -> tl.dtype:
     if x.device.type != "cuda":
         return tl.float32
     return tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
+
+
+def dtype_of(x: torch.Tensor) -> tl.dtype:
+    """What Triton calls the dtype of ``x``, float16, bfloat16 or float32."""
+    return {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}[x.dtype]

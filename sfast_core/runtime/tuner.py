@@ -93,11 +93,20 @@ class Job:
             tensor = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device=device)
             if self._channels_last and meta.dim() == 4:
                 tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=torch.channels_last)
-            if not tensor.is_floating_point():
+            if not tensor.is_floating_point() and tensor.dtype != torch.int8:
                 return tensor.zero_()  # always: they may be indices
-            return tensor.normal_(generator=generator) if filled else tensor
+            return tensor if generator is None else _random(tensor, generator)
 
         return tuple(make(arg) for arg in self._args), {name: make(arg) for name, arg in self._kwargs.items()}
+
+
+def _random(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """``tensor``, filled with what quantised weights look like where it is of 8 bits."""
+    if tensor.dtype == torch.int8:
+        return tensor.random_(-127, 128, generator=generator)
+    if tensor.itemsize == 1:  # which PyTorch fills with no random numbers
+        return tensor.copy_(torch.empty(tensor.shape, dtype=torch.float16, device=tensor.device).normal_(std=16.0, generator=generator))
+    return tensor.normal_(generator=generator)
 
 
 def _span(tensor: torch.Tensor) -> int:

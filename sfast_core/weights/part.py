@@ -27,6 +27,17 @@ def has_parts(tensor: torch.Tensor) -> bool:
     return type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__")
 
 
+def alike(one: Any, other: torch.Tensor) -> bool:
+    """Whether a tensor can be written over another: both plain, or made of parts that are alike in the same way."""
+    if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if is_plain(one) or is_plain(other):
+        return is_plain(one) and is_plain(other)
+    if type(one) is not type(other) or not has_parts(one) or _context(one) != _context(other):
+        return False
+    return all(alike(mine, theirs) for (_, mine), (_, theirs) in zip(parts_of(one), parts_of(other), strict=True))
+
+
 class Part:
     """Which part of a whole, and what the whole is besides its parts.
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.capture import Recorder
+from sfast_core.weights import Plain, WeightTable
 from tests.quantised import Quantised, quantise
 from tests.tracing import evaluate, same, try_record
 
@@ -77,3 +79,23 @@ def test_a_weight_that_is_made_in_another_way_is_traced_anew(new: Callable[[], t
     handle.module.up.weight = nn.Parameter(new(), requires_grad=False)
     check(handle), check(handle)
     assert handle.engine.report.calls["traced"] == 2 and handle.engine.report.calls["fused"] == 1, handle.report().text()
+
+
+def test_a_weight_that_its_host_keeps_elsewhere() -> None:
+    """As dynamic VRAM does: the layer computes with a tensor around parts that lie in memory of the host's."""
+
+    class Elsewhere(Plain):
+        def laid(self, refs: Any) -> torch.Tensor:
+            return net.up.kept if refs[0].part is None else refs[0].part.at(net.up.kept, refs[0])  # type: ignore[no-any-return,union-attr]
+
+    net = quantise(Net())
+    net.up.__dict__["kept"] = Quantised.of(torch.randn(16, 8))
+    recorder = Recorder([x := torch.randn(2, 8)], WeightTable(net))
+    with torch.no_grad(), recorder:
+        around = Quantised(net.up.kept._data, net.up.kept._params)  # type: ignore[union-attr,arg-type]
+        recorder.bind_weight(around, net.up, "weight", Elsewhere())  # type: ignore[arg-type]
+        result = torch.nn.functional.linear(x, around)
+    graph = recorder.finish([result], lambda _: None)
+    assert graph is not None, recorder.failure
+    read = [str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.users]
+    assert read == ["up.weight._data", "up.weight.scale"]

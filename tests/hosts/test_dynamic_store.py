@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from sfast_core.hosts.comfy.dynamic import DynamicStore
-from sfast_core.weights import PACKED, Bound, Weight, WeightsElsewhere, WeightTable
+from sfast_core.weights import PACKED, Bound, Weight, WeightsChanged, WeightsElsewhere, WeightTable
+from sfast_core.weights.part import parts_of
+from tests.quantised import Quantised
 
 DEVICE = torch.device("cpu")
 
@@ -146,6 +148,23 @@ def test_another_kind_of_dynamic_vram_is_left_alone(model: Model) -> None:
 def test_a_weight_that_is_not_in_the_range_yet(model: Model) -> None:
     with pytest.raises(WeightsElsewhere, match=r"layer\.weight"):
         DynamicStore(model).tensors(sources(model, "layer.weight"), DEVICE)
+
+
+def test_the_parts_of_a_quantised_weight_lie_in_pages_too(model: Model) -> None:
+    store = DynamicStore(model)
+    model.layer.weight = torch.nn.Parameter(Quantised.of(torch.randn(4, 4)), requires_grad=False)
+    model.layer._v_weight = resident = Quantised.of(torch.randn(4, 4))
+    table = WeightTable(model)
+    refs = [table.find(tensor) for _, tensor in parts_of(model.layer.weight)]
+    wanted = [Weight((ref,)) for ref in refs if ref is not None]
+    bound = store.bind(wanted, store.tensors(wanted, DEVICE))
+    assert [tensor.data_ptr() for tensor in store.tensors(wanted, DEVICE)] == [resident._data.data_ptr(), resident._params.scale.data_ptr()]
+    assert bound.valid()
+    model.layer._v_weight = Quantised(resident._data, resident._params)  # as the host makes it anew around the same pages
+    assert not bound.current() and store.bind(wanted, store.tensors(wanted, DEVICE)).pointers == bound.pointers
+    model.layer._v_weight = Quantised.of(torch.randn(4, 4), halved=True)
+    with pytest.raises(WeightsChanged, match="other parts"):
+        store.tensors(wanted, DEVICE)
 
 
 def test_nothing_is_packed_or_adopted(model: Model) -> None:

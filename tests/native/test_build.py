@@ -14,6 +14,7 @@ import torch
 
 from sfast_core.native import build, load
 from sfast_core.ops.group_norm_act import OP
+from sfast_core.ops.scaled_linear import cuda_impl as scaled_linear
 from sfast_core.target import Target
 
 ARCHS = "80;86;89;90a"
@@ -197,7 +198,7 @@ def test_the_library_opens_and_answers(compiled: tuple[Path, str]) -> None:
     library = load.open_library(compiled[0])
     assert library.sfast_abi_version() == load.ABI_VERSION
     if not torch.cuda.is_available():
-        for kernels in ("device", "cluster", "attention", "conv2d", "conv2d_few"):
+        for kernels in ("device", "cluster", "attention", "conv2d", "conv2d_few", "scaled_linear"):
             status = getattr(library, f"sfast_{kernels}_status")()
             assert status != 0 and load.error_name(library, status).startswith("cudaError")
 
@@ -219,7 +220,9 @@ def test_the_header_says_what_python_declares() -> None:
         "SFAST_SILU": str(load.SILU),
         "SFAST_ONE_KERNEL": str(load.ONE_KERNEL),
         "SFAST_TWO_KERNELS": str(load.TWO_KERNELS),
-        **{f"SFAST_ACT_{name.upper()}": str(code) for name, code in load.ACTS.items()},
+        **{f"SFAST_ACT_{name.upper()}": str(code) for name, code in {**load.ACTS, **scaled_linear.ACTS}.items()},
+        "SFAST_INT8": str(scaled_linear.KINDS[torch.int8]),
+        "SFAST_E4M3": str(scaled_linear.KINDS[torch.float8_e4m3fn]),
     }
 
 

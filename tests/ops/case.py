@@ -23,6 +23,7 @@ class Case:
     id: str
     make: Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
     slow: bool = False  #: needs many gigabytes or seconds: only with ``--run-slow``
+    noise: float = 0.0  #: of what the op sums in, where that is coarser than float32, relative to the result
 
 
 class Data:

@@ -114,6 +114,7 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _error(out: torch.Tensor, truth: torch.Tensor) -> float:
     """``||out - truth|| / ||truth||``; the plain norm of the difference where the truth is zero."""
+    truth = truth if truth.dtype in (torch.float32, torch.float64) else truth.float()  # of 8 bits
     norm = float(torch.linalg.vector_norm(truth))
     return float(torch.linalg.vector_norm(out.to(truth.dtype) - truth)) / (norm or 1.0)
 
@@ -125,7 +126,8 @@ def _truth(check: Check, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     def widen(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(wide) if tensor.is_floating_point() else tensor
 
-    return _tensors(check.op.reference(*_map(args, widen), **_map(kwargs, widen)))
+    wider = [wide if arg is check.dtype else arg for arg in _map(args, widen)]  # of the result
+    return _tensors(check.op.reference(*wider, **_map(kwargs, widen)))
 
 
 def _skip_unless_possible(check: Check, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -180,7 +182,7 @@ def test_matches_reference(check: Check) -> None:
     eager = _tensors(check.op.reference(*args, **kwargs))
     assert [_layout(t) for t in outs] == [_layout(t) for t in eager]
     for index, (out, same, truth) in enumerate(zip(outs, eager, _truth(check, args, kwargs), strict=True)):
-        error, allowed = _error(out, truth), FACTOR[check.dtype] * _error(same, truth) + NOISE[check.dtype]
+        error, allowed = _error(out, truth), FACTOR[check.dtype] * _error(same, truth) + max(NOISE[check.dtype], check.case.noise)
         assert error <= allowed, f"output {index}: error {error:.3g}, allowed {allowed:.3g}"
 
 

@@ -252,6 +252,16 @@ def test_impls_are_tried_on_random_data_of_the_right_kind(channels_last: bool) -
     assert torch.equal(torch.get_rng_state(), random)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_numbers_of_8_bits_are_random_too(dtype: torch.dtype) -> None:
+    """Zeros run faster than a model's weights do; and PyTorch has no random numbers of float8."""
+    impl = Impl("one")
+    given = Job("a", [impl, Impl("other")], (torch.empty(64, 64, dtype=dtype, device="meta"),), {})
+    tuner().decide([given])
+    ((numbers,), _) = impl.seen[-1]
+    assert numbers.dtype == dtype and torch.isfinite(numbers.float()).all() and float(numbers.float().std()) > 8
+
+
 def test_compiling_computes_no_product() -> None:
     """Each thread that did would keep a workspace of cuBLAS."""
     products = []

@@ -12,7 +12,7 @@ from torch import nn
 
 from sfast_core.runtime.store import WeightStore
 from sfast_core.weights import PACKED, Weight, WeightRef, WeightsChanged, WeightTable
-from sfast_core.weights.part import parts_of
+from sfast_core.weights.part import alike, parts_of
 from tests.quantised import Params, Quantised, quantise
 from tests.tracing import CPU
 
@@ -105,3 +105,10 @@ def test_nothing_holds_them(net: nn.Module) -> None:
     net[0].weight = nn.Parameter(Quantised.of(torch.randn(4, 8)), requires_grad=False)  # type: ignore[index]
     gc.collect()
     assert gone() is None and not bound.readable()
+
+
+def test_what_can_be_written_over_what() -> None:
+    whole, plain = Quantised.of(torch.randn(4, 8)), torch.zeros(4, 8)
+    assert alike(Quantised.of(torch.randn(4, 8)), whole) and alike(plain.clone(), plain)
+    others = [plain, Quantised.of(torch.randn(4, 8), halved=True), Quantised.of(torch.randn(4, 8).half()), Quantised.of(torch.randn(6, 8)), None]
+    assert not any(alike(other, whole) for other in others) and not alike(whole, plain) and not alike(plain.half(), plain)

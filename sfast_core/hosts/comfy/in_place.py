@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import operator
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...weights.memory import holders, nobody_else
+from ...weights.memory import holders, is_shared, nobody_else
+from ...weights.part import alike, has_parts, parts_of
 
 log = logging.getLogger("fast_compile")
 #: What of a patcher this relies on. A class that has its own (GGUF, dynamic VRAM) keeps weights in ways of its own.
@@ -158,9 +160,9 @@ def _changes(patcher: Any, device: torch.device) -> list[_Place]:
         kept, wanted = patcher.backup.get(place.key), patcher.patches.get(place.key, ())
         if (kept is None and not wanted) or _same(getattr(kept, "patches", None), wanted):
             continue
-        if type(place.parameter) is not torch.nn.Parameter or place.parameter.device != device:
-            raise _NotInPlace(f"{place.key} is no plain parameter on {device}")
-        if kept is not None and not _alike(kept.weight, place.parameter):
+        if not _writable(place.parameter) or place.parameter.device != device:
+            raise _NotInPlace(f"{place.key} is no parameter on {device} that can be written")
+        if kept is not None and not alike(kept.weight, place.parameter):
             raise _NotInPlace(f"{place.key} isn't what it was")
         if _held_by_others(place, shared):
             raise _NotInPlace(f"{place.key} is held elsewhere too")
@@ -190,9 +192,9 @@ def _same(applied: tuple[Any, ...] | None, wanted: Any) -> bool:
     return applied is not None and len(applied) == len(wanted) and all(map(operator.is_, applied, wanted))
 
 
-def _alike(value: Any, parameter: torch.nn.Parameter) -> bool:
-    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
-    return plain and value.shape == parameter.shape and value.dtype == parameter.dtype
+def _writable(parameter: torch.Tensor) -> bool:
+    """Whether what is written to it reaches whoever reads it: a plain parameter, or a quantised one of which the host writes the parts."""
+    return type(parameter) is torch.nn.Parameter or has_parts(parameter)
 
 
 def _held_by_others(place: _Place, sharing: Counter[int]) -> bool:
@@ -200,6 +202,8 @@ def _held_by_others(place: _Place, sharing: Counter[int]) -> bool:
 
     Counted beside a parameter that surely nobody else holds. Parameters that our engine has packed share a storage, a part each.
     """
+    if has_parts(place.parameter):
+        return sys.getrefcount(place.table[place.name]) > nobody_else()[0] or any(is_shared(part) for _, part in parts_of(place.parameter))
     (objects, storages), (lone_objects, lone_storages) = holders(place.table, place.name), nobody_else()
     if storages is None or lone_storages is None:
         raise _NotInPlace("this PyTorch doesn't tell who holds a weight")
@@ -248,7 +252,7 @@ def _patched(patcher: Any, place: _Place, plain: torch.Tensor, device: torch.dev
         value = place.parameter
     finally:
         place.table[place.name] = parameter
-    if not _alike(value, parameter):
+    if not alike(value, parameter):
         raise _NotInPlace(f"a patch gives {place.key} another shape or dtype")
     return value  # type: ignore[no-any-return]
 
@@ -257,4 +261,6 @@ def _copy(parameter: torch.nn.Parameter, device: torch.device) -> torch.Tensor:
     """A copy that lies as a checkpoint's weights do, even where the parameter is channels_last; no inference tensor: the host may need it
     outside inference mode."""
     with torch.inference_mode(False), torch.no_grad():
+        if has_parts(parameter):
+            return parameter.clone().to(device)  # comfy-kitchen's ``to`` knows no copy=True, and gives the parameter itself
         return torch.empty(parameter.shape, dtype=parameter.dtype, device=device).copy_(parameter)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from ...capture import Recorder, stands_for
 from ...forks import OwnLock
 from ...weights.part import has_parts
 from .page import Page
+
+_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: comfy-kitchen's
 
 
 @functools.cache
@@ -26,47 +29,80 @@ def _one_recording() -> OwnLock:
 def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """While a call is recorded, let ``comfy.ops.cast_bias_weight`` run unrecorded and tell the recorder what it returned.
 
-    The function is put back however the call ends. Other threads pass through it as before. Where this ComfyUI has no such function
-    its layers are recorded like any other.
+    And let quantised products that comfy-kitchen launches by itself be the operator that they are elsewhere, which can be recorded. The functions
+    are put back however the call ends. Other threads pass through them as before. Where this ComfyUI has no such functions its layers are
+    recorded like any other.
     """
     import comfy.ops
 
-    with _one_recording().lock:
+    with _one_recording().lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
-        if cast is None:
-            yield
-            return
-        thread = threading.get_ident()
+        if cast is not None:
+            replaced.enter_context(_in_place(comfy.ops, "cast_bias_weight", partial(_cast, recorder)))
+        if cast is not None and uncast is not None:
+            replaced.enter_context(_in_place(comfy.ops, "uncast_bias_weight", partial(_uncast, recorder)))
+        kitchen = getattr(getattr(comfy, "quant_ops", None), "ck", None)
+        if hasattr(kitchen, "int8_linear") and (operator := _int8_linear()) is not None:
+            replaced.enter_context(_in_place(kitchen, "int8_linear", partial(_product, operator)))
+        yield
 
-        def named_cast(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread:
-                return cast(module, *args, **kwargs)
-            if recorder.in_leaf:
-                return cast(module, *args, **kwargs)
-            if _has_parts(module):
-                return _by_parts(recorder, cast, module, args, kwargs)
-            with recorder.paused():  # asking a tensor for its shape is a torch function too
-                result = cast(module, *args, **kwargs)
-                _bind(recorder, module, result)
-            return result
 
-        def unrecorded_uncast(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread or uncast is None:
-                return uncast(*args, **kwargs) if uncast else None
-            with recorder.paused():
-                return uncast(*args, **kwargs)
+@contextmanager
+def _in_place(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
+    """``ours`` in the place of a function, for this thread: it is given the function, and then the arguments."""
+    original, thread = getattr(owner, name), threading.get_ident()
 
-        stands_for(named_cast, cast)
-        stands_for(unrecorded_uncast, uncast)
-        try:
-            comfy.ops.cast_bias_weight = named_cast
-            if uncast is not None:
-                comfy.ops.uncast_bias_weight = unrecorded_uncast
-            yield
-        finally:
-            comfy.ops.cast_bias_weight = cast
-            if uncast is not None:
-                comfy.ops.uncast_bias_weight = uncast
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return ours(original, *args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
+
+    stands_for(stand_in, original)
+    try:
+        setattr(owner, name, stand_in)
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _cast(recorder: Recorder, cast: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+    if recorder.in_leaf:
+        return cast(module, *args, **kwargs)
+    if _has_parts(module):
+        return _by_parts(recorder, cast, module, args, kwargs)
+    with recorder.paused():  # asking a tensor for its shape is a torch function too
+        result = cast(module, *args, **kwargs)
+        _bind(recorder, module, result)
+    return result
+
+
+def _uncast(recorder: Recorder, uncast: Any, *args: Any, **kwargs: Any) -> Any:
+    with recorder.paused():
+        return uncast(*args, **kwargs)
+
+
+def _int8_linear() -> Any:
+    """comfy-kitchen's operator, where it knows an activation in front; None elsewhere."""
+    operator = getattr(getattr(torch.ops.comfy_kitchen, "int8_linear", None), "default", None)
+    known = operator is not None and any(argument.name == "input_act" for argument in operator._schema.arguments)
+    return operator if known else None
+
+
+def _product(
+    operator: Any,
+    original: Any,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    convrot: bool = False,
+    convrot_groupsize: int = 256,
+    input_act: str | None = None,
+) -> Any:
+    """``ck.int8_linear`` by the operator of that name: the function may launch a kernel that no recorder sees."""
+    code = _CODES.get(out_dtype or torch.bfloat16)
+    if code is None:
+        return original(x, weight, weight_scale, bias, out_dtype, convrot, convrot_groupsize, input_act)
+    return operator(x, weight, weight_scale, bias, code, convrot, convrot_groupsize, input_act)
 
 
 def _has_parts(module: Any) -> bool:

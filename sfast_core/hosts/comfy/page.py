@@ -31,6 +31,7 @@ class Page(Plain):
 
         Raises:
             WeightsElsewhere: the host hasn't put the weight into its range yet.
+            WeightsChanged: the host has made it of other parts.
         """
         (ref,) = refs
         own = ref.module().__dict__
@@ -38,8 +39,8 @@ class Page(Plain):
             tensor = own.get(_RESIDENT.get(ref.name, ""))
             if tensor is None:
                 raise WeightsElsewhere(f"the weight {ref} isn't in dynamic VRAM's range")
-            return tensor  # type: ignore[no-any-return]
-        current = own["_parameters"].get(ref.name)
+            return tensor if ref.part is None else ref.part.at(tensor, ref)  # type: ignore[no-any-return]
+        current = own["_parameters"].get(ref.name) if ref.part is None else None
         if current is None:
             current = ref.tensor()
         mine, seen = self._copies.get(ref, _NONE)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ..spec import Op
+from ..spec import Impl, Op
 from .reference import quantise
 
 __all__ = ["OP", "quantise"]
 
-OP = Op(name="quantise", reference=quantise, optional=True)
+OP = Op(
+    name="quantise",
+    reference=quantise,
+    impls=(Impl("triton_rows", ".triton_rows_impl", __package__), Impl("triton_tensor", ".triton_tensor_impl", __package__)),
+    optional=True,
+)

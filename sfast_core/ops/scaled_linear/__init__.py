@@ -2,9 +2,51 @@
 
 from __future__ import annotations
 
-from ..spec import Op
+import math
+
+import torch
+
+from ..spec import Impl, Op
 from .reference import scaled_linear
 
 __all__ = ["OP", "scaled_linear"]
 
-OP = Op(name="scaled_linear", reference=scaled_linear, optional=True)
+_LARGE = 2**38  #: products: below, PyTorch's was the faster at all of 12 shapes (H100)
+
+
+def _family(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    input_scale: torch.Tensor | None,
+    *_: object,
+) -> tuple[str, int]:
+    scales = weight_scale.numel(), None if input_scale is None else input_scale.numel() > 1
+    return f"{x.dtype} {weight.dtype} {tuple(weight.shape)} {scales} {bias is not None}", x.numel()
+
+
+def _is_small(x: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
+    return math.prod(x.shape) * weight.shape[0] < _LARGE
+
+
+OP = Op(
+    name="scaled_linear",
+    reference=scaled_linear,
+    impls=(
+        Impl("cuda", ".cuda_impl", __package__),
+        Impl("cuda_2", ".cuda_impl", __package__, "launch_second", carries_over=False),
+        Impl("cuda_3", ".cuda_impl", __package__, "launch_third", carries_over=False),
+        Impl("cuda_4", ".cuda_impl", __package__, "launch_fourth", carries_over=False),
+        Impl("scaled_mm", ".scaled_mm_impl", __package__),
+        Impl("scaled_mm_rows", ".scaled_mm_rows_impl", __package__),
+        Impl("triton_tma", ".triton_tma_impl", __package__, behind=("cuda", "scaled_mm"), behind_if=_is_small),
+        Impl("triton", ".triton_impl", __package__, behind=("cuda", "scaled_mm", "triton_tma")),
+        Impl("triton_inside", ".triton_inside_impl", __package__),
+        Impl("triton_before", ".triton_before_impl", __package__),
+    ),
+    measured=True,
+    family=_family,
+    reference_competes=False,
+    optional=True,
+)

@@ -45,9 +45,11 @@ fast_compile = importlib.import_module(".sfast_core.hosts.comfy", PACK.__name__)
 CompileConfig = importlib.import_module(".sfast_core", PACK.__name__).CompileConfig
 
 
-def load(family: str, dtype: torch.dtype = torch.float16, options: dict[str, Any] | None = None) -> Any:
-    """A fresh model patcher of this family. ``options``: as the node Load Diffusion Model sets them."""
+def load(family: str, dtype: torch.dtype = torch.float16, options: dict[str, Any] | None = None, quantised: dict[str, Any] | None = None) -> Any:
+    """A fresh model patcher of this family. ``options``: as the node Load Diffusion Model sets them; ``quantised``: see ``tiny.quantised``."""
     weights = tiny.state_dict(family, dtype)
+    if quantised:
+        weights = tiny.quantised(weights, **quantised)
     if options:
         model = comfy.sd.load_diffusion_model_state_dict(weights, model_options=options)
     else:

@@ -101,6 +101,40 @@ def state_dict(family: str, dtype: torch.dtype = torch.float16) -> dict[str, tor
     return {f"model.diffusion_model.{name}": value for name, value in fill(diffusion_model(family).state_dict(), dtype).items()}
 
 
+def quantised(weights: dict[str, torch.Tensor], how: str, rotate: int = 0, full_precision: bool = False, input_scale: float | None = None) -> dict[str, torch.Tensor]:
+    """A checkpoint with the weights of its linear layers quantised, under the keys that ComfyUI's own quantised files have.
+
+    Args:
+        weights: the checkpoint.
+        how: a name of ComfyUI's ``QUANT_ALGOS``.
+        rotate: int8_tensorwise's ConvRot group, where it divides the layer's input.
+        full_precision: the layers' products are in 16 or 32 bits.
+        input_scale: float8's, of every layer.
+    """
+    from comfy.quant_ops import QUANT_ALGOS, QuantizedTensor
+
+    layout, out = QUANT_ALGOS[how]["comfy_tensor_layout"], {}
+    for name, weight in weights.items():
+        layer = name.removesuffix(".weight")
+        if layer == name or weight.dim() != 2 or weight.shape[0] % 64 or weight.shape[1] % 64 or "embed" in name:
+            out[name] = weight
+            continue
+        conf: dict[str, Any] = {"format": how}
+        options: dict[str, Any] = {"scale": "recalculate"} if how.startswith("float8") else {}
+        if how == "int8_tensorwise":
+            options = {"per_channel": True}
+            if rotate and weight.shape[1] % rotate == 0:
+                conf |= {"convrot": True, "convrot_groupsize": rotate}
+                options |= {"convrot": True, "convrot_groupsize": rotate}
+        if full_precision:
+            conf["full_precision_matrix_mult"] = True
+        out |= QuantizedTensor.from_float(weight.float(), layout, **options).state_dict(name)
+        out[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps(conf).encode()), dtype=torch.uint8)
+        if input_scale is not None:
+            out[f"{layer}.input_scale"] = torch.tensor(input_scale)
+    return out
+
+
 def control_net(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
     """A ControlNet for the SD1.5 UNet above, whose zero convolutions aren't zero."""
     import comfy.cldm.cldm

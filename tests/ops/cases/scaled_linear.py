@@ -36,14 +36,18 @@ def _case(
     return make
 
 
+#: Tensor cores keep about 14 bits of a sum of float8.
+SHORT_SUM, LONG_SUM = 3e-4, 2e-3
 CASES = [
     Case("int8-rows", _case((2, 5, 64), 48)),
     Case("int8-one-scale-no-bias", _case((9, 64), 32, rows=False, bias=False)),
     Case("int8-rotated", _case((2, 3, 256), 40, rotate=64)),
     Case("int8-odd", _case((7, 72), 31)),
     Case("int8-one-row", _case((1, 128), 64)),
-    Case("e4m3", _case((2, 5, 64), 48, torch.float8_e4m3fn)),
-    Case("e5m2-no-bias", _case((9, 64), 32, torch.float8_e5m2, bias=False)),
+    Case("e4m3", _case((2, 5, 64), 48, torch.float8_e4m3fn), noise=SHORT_SUM),
+    Case("e4m3-long-no-bias", _case((140, 592), 272, torch.float8_e4m3fn, bias=False), noise=SHORT_SUM),
+    Case("int8-long", _case((140, 592), 264)),
+    Case("e5m2-no-bias", _case((9, 64), 32, torch.float8_e5m2, bias=False), noise=SHORT_SUM),
     Case("int8-full-precision", _case((2, 5, 64), 48, quantised=False)),
     Case("int8-full-precision-rotated", _case((5, 256), 40, quantised=False, rotate=64)),
     Case("e4m3-full-precision", _case((2, 5, 64), 48, torch.float8_e4m3fn, quantised=False)),
@@ -51,6 +55,7 @@ CASES = [
 GPU_CASES = [
     Case("flux-up", _case((1, 4608, 3072), 12288)),
     Case("flux-down-rotated", _case((1, 4608, 12288), 3072, rotate=256)),
-    Case("flux-e4m3", _case((1, 4608, 3072), 12288, torch.float8_e4m3fn)),
+    Case("flux-e4m3", _case((1, 4608, 3072), 12288, torch.float8_e4m3fn), noise=LONG_SUM),
     Case("modulation", _case((1, 3072), 18432)),
+    Case("flux-full-precision", _case((1, 4608, 3072), 3072, torch.float8_e4m3fn, quantised=False)),
 ]

@@ -1,0 +1,128 @@
+"""Triton kernels that quantise to 8 bits: rows with a scale each, rotated or not, and whole tensors with a scale that is given."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rotate(v, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """v [ROWS, BLOCK] in float32, each GROUP (a power of 4) neighbours times ConvRot's matrix, and in the order from their last to their first.
+
+    The matrix is a Kronecker power of one of size 4, which makes ``sum - 2 * v[3 - i]`` of the four ``v[i]``: a stage for each digit of a place,
+    without the ``3 -``. The order that this leaves costs nothing until somebody asks for it, :func:`store_rows` alone.
+    """
+    if GROUP >= 4:
+        v = _stage(v, 1, ROWS, BLOCK)
+    if GROUP >= 16:
+        v = _stage(v, 4, ROWS, BLOCK)
+    if GROUP >= 64:
+        v = _stage(v, 16, ROWS, BLOCK)
+    if GROUP >= 256:
+        v = _stage(v, 64, ROWS, BLOCK)
+    return v * (0.0625 if GROUP == 256 else 0.125 if GROUP == 64 else 0.25 if GROUP == 16 else 1.0)
+
+
+@triton.jit
+def _stage(v, APART: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    four = tl.reshape(v, (ROWS * BLOCK // (4 * APART), 4, APART))
+    return tl.reshape(tl.sum(four, 1, keep_dims=True) - 2.0 * four, (ROWS, BLOCK))
+
+
+@triton.jit
+def to_int8(v, limit, NARROW: tl.constexpr):
+    """Rows v [ROWS, BLOCK] in float32 as int8, and the scale of each, ``limit`` being its largest absolute value. NARROW is the dtype that values,
+    scales and their quotients are rounded to, as the reference says.
+    """
+    scale = tl.maximum(limit * 0.007874015748031496, 1e-30)  # 1 / 127
+    divisor = scale.to(NARROW).to(tl.float32)
+    divisor = tl.where(divisor == 0.0, _smallest_normal(NARROW), divisor)
+    value = v.to(NARROW).to(tl.float32)
+    if NARROW == tl.bfloat16:
+        # A quotient of two 8-bit numbers is never halfway between two others, nor nearer to it than 2^-17: what rounds it needs no more.
+        quotient = value * tl.div_rn(tl.full(divisor.shape, 1.0, tl.float32), divisor)[:, None]
+    else:
+        quotient = tl.div_rn(value, tl.broadcast_to(divisor[:, None], value.shape))
+    quotient = quotient.to(NARROW).to(tl.float32)
+    quotient = tl.minimum(tl.maximum(quotient, -128.0), 127.0)
+    return ((quotient + 12582912.0) - 12582912.0).to(tl.int8), scale  # 1.5 * 2^23: what is below 1 is rounded off, ties to even
+
+
+@triton.jit
+def _smallest_normal(NARROW: tl.constexpr):
+    return 6.103515625e-05 if NARROW == tl.float16 else 1.1754943508222875e-38
+
+
+@triton.jit
+def store_rows(q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Write values [ROWS, BLOCK], as :func:`rotate` has left their order, to the rows r of q [rows, K], 8 of a row at a time."""
+    if GROUP == 0:
+        c = tl.arange(0, BLOCK)[None, :]
+        tl.store(q + r[:, None] * K + c, values, mask=(r < rows)[:, None] & (c < K))
+    else:
+        eights = tl.flip(tl.reshape(values, (ROWS, BLOCK // GROUP, GROUP // 8, 8)), 3)
+        row = r[:, None, None, None]
+        group = tl.arange(0, BLOCK // GROUP)[None, :, None, None] * GROUP
+        within = (GROUP // 8 - 1 - tl.arange(0, GROUP // 8)[None, None, :, None]) * 8 + tl.arange(0, 8)[None, None, None, :]
+        tl.store(q + row * K + group + within, eights, mask=(row < rows) & (group + within < K))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def quantise_rows_kernel(
+    x,  # [rows, K], rows x_stride elements apart
+    q,  # [rows, K] int8, written
+    scales,  # [rows] float32, written
+    rows,
+    K,
+    x_stride,
+    GROUP: tl.constexpr,  # 16, 64 or 256, which divides K; 0: not rotated
+    NARROW: tl.constexpr,  # x's dtype
+    BLOCK: tl.constexpr,  # a power of two >= K, a multiple of GROUP
+    ROWS: tl.constexpr,
+):
+    """ROWS rows a program, each read once and kept in registers. Moves the bytes of x and of q once."""
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK)[None, :]
+    v = tl.load(x + r[:, None] * x_stride + c, mask=(r < rows)[:, None] & (c < K), other=0.0).to(tl.float32)
+    v = rotate(v, GROUP, ROWS, BLOCK)
+    values, scale = to_int8(v, tl.max(tl.abs(v), 1), NARROW)
+    tl.store(scales + r, scale, mask=r < rows)
+    store_rows(q, values, r, rows, K, GROUP, ROWS, BLOCK)
+
+
+@triton.jit
+def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
+    """float32 to float8, to nearest, ties to even, at most LIMIT in size. BY_HAND: rounded first, for Triton's interpreter cuts off."""
+    v = tl.minimum(tl.maximum(v, -LIMIT, propagate_nan=tl.PropagateNan.ALL), LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    if BY_HAND:
+        DROPPED: tl.constexpr = 20 if DTYPE == tl.float8e4nv else 21  # of float32's 23 bits behind the point
+        SMALLEST: tl.constexpr = 0.015625 if DTYPE == tl.float8e4nv else 6.103515625e-05  # normal number; below it all are equally far apart
+        FIXED: tl.constexpr = 24576.0 if DTYPE == tl.float8e4nv else 192.0  # 1.5 * 2^23 times how far
+        bits = v.to(tl.int32, bitcast=True)
+        bits += (1 << (DROPPED - 1)) - 1 + ((bits >> DROPPED) & 1)
+        near = ((bits >> DROPPED) << DROPPED).to(tl.float32, bitcast=True)
+        v = tl.where(tl.abs(v) < SMALLEST, (v + FIXED) - FIXED, near)
+    return v.to(DTYPE)
+
+
+@triton.jit
+def quantise_tensor_kernel(
+    x,  # [count]
+    q,  # [count] float8, written
+    scale,  # [1] float32
+    copy,  # likewise, written: the scale again
+    count,  # specialised: 16 bytes at a time only where the end is known to be a multiple of them
+    LIMIT: tl.constexpr,
+    BY_HAND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """``q = x / scale``, both in float32, rounded once."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = at < count
+    v = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+    divisor = tl.load(scale)
+    if tl.program_id(0) == 0:
+        tl.store(copy, divisor)
+    quotient = tl.div_rn(v, tl.broadcast_to(divisor, v.shape))
+    tl.store(q + at, to_float8(quotient, LIMIT, q.dtype.element_ty, BY_HAND), mask=live)

@@ -1,0 +1,55 @@
+"""A product of 16 bits with a weight of 8 that one kernel dequantises before: for many rows the product by cuBLAS outweighs that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from ..packs import dense
+from ..triton_launch import launcher
+from .constraints import why_not_dequantised
+from .triton_impl import why_no_kernel
+from .triton_kernels import dequantise_kernel
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+BLOCK = 2048
+MOST_DEPTH = BLOCK * 65535
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    input_scale: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    rotate: int = 0,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_kernel(target, weight) or why_not_dequantised(x, weight, weight_scale, bias, input_scale, out_dtype, rotate):
+        return reason
+    return f"weight is {list(weight.shape)}, at most {MOST_DEPTH} deep is possible" if weight.shape[1] > MOST_DEPTH else None
+
+
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    input_scale: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    rotate: int = 0,
+) -> torch.Tensor:
+    """As :func:`.reference.scaled_linear`, which rounds the dequantised weight to x's dtype, too."""
+    matrix, (columns, depth) = dense(weight), weight.shape
+    plain = torch.empty(weight.shape, dtype=x.dtype, device=x.device)
+    with torch.cuda.device_of(x):
+        launcher(dequantise_kernel, (columns, -(-depth // BLOCK)))(
+            matrix, weight_scale.contiguous(), plain, depth, STEP=int(weight_scale.numel() > 1), BLOCK=BLOCK, num_warps=4
+        )
+    return F.linear(x, plain, None if bias is None else bias.to(x.dtype)).contiguous()

@@ -1,0 +1,118 @@
+"""Checkpoints whose linear layers are quantised: each format runs fused with the host's own picture, also with LoRAs that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import comfy.model_management
+import torch
+from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, sample
+from scenario_tools import lora
+
+try:
+    from comfy.quant_ops import QUANT_ALGOS
+except ImportError:
+    QUANT_ALGOS = {}
+
+INT8, ROTATED, E4M3 = {"how": "int8_tensorwise"}, {"how": "int8_tensorwise", "rotate": 64}, {"how": "float8_e4m3fn"}
+
+
+@contextmanager
+def _with_float8_products() -> Iterator[None]:
+    """As on a GPU that has them: the host quantises the inputs of float8 layers, too."""
+    asked = comfy.model_management.supports_fp8_compute
+    comfy.model_management.supports_fp8_compute = lambda device=None: True
+    try:
+        yield
+    finally:
+        comfy.model_management.supports_fp8_compute = asked
+
+
+def _same(quantised: dict[str, Any], family: str = "sd3", limit: float = 8e-2) -> Any:
+    """Plain and fast give the same picture, and the fast one ran fused."""
+    if quantised["how"] not in QUANT_ALGOS:
+        return None
+    model = load(family, quantised=quantised)
+    plain = sample(model)
+    fast = fast_compile.apply(model)
+    sample(fast)
+    before = calls(model)
+    assert_close(sample(fast), plain, limit)
+    assert_fused(model, before)
+    return model
+
+
+def scenario_int8() -> None:
+    _same(INT8)
+
+
+def scenario_int8_in_a_unet() -> None:
+    _same(INT8, "sd15")
+
+
+def scenario_int8_rotated() -> None:
+    _same(ROTATED)
+
+
+def scenario_float8() -> None:
+    _same(E4M3)
+    _same({"how": "float8_e5m2"})
+
+
+def scenario_float8_products() -> None:
+    with _with_float8_products():
+        _same(E4M3)
+        _same({**E4M3, "input_scale": 1 / 64})
+
+
+def scenario_full_precision_products() -> None:
+    _same({**INT8, "full_precision": True})
+    with _with_float8_products():
+        _same({**E4M3, "full_precision": True})
+
+
+def scenario_blocks_with_scales() -> None:
+    _same({"how": "nvfp4"})
+    _same({"how": "mxfp8"})
+
+
+def _same_weights(model: Any, twin: Any) -> None:
+    """The very bits: numbers and scales."""
+    mine, theirs = (patcher.model.diffusion_model.state_dict() for patcher in (model, twin))
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name].view(torch.uint8), theirs[name].view(torch.uint8)) for name in mine if mine[name].dim())
+
+
+def _with_loras(quantised: dict[str, Any]) -> None:
+    """The host dequantises, patches and quantises again, with numbers that the seed of a key draws: the same picture, without a new trace."""
+    model, twin = load("sd15", quantised=quantised), load("sd15", quantised=quantised)
+    fast = fast_compile.apply(model)
+    sample(fast)
+    before, seen = calls(model), []
+    for step in [None, (1.0, 5), (0.4, 5), (1.0, 905), None, (1.0, 5)]:
+        mine, theirs = (fast, twin) if step is None else (lora(fast, "sd15", *step), lora(twin, "sd15", *step))
+        seen.append(sample(mine))
+        assert_close(seen[-1], sample(theirs), 8e-2)
+        _same_weights(model, twin)
+    since = calls(model) - before
+    assert since["fused"] and not since["traced"] and not since["eager"], dict(since)
+    for other in seen[1:4]:
+        assert_differs(seen[0], other)
+    assert torch.equal(seen[4], seen[0]) and torch.equal(seen[5], seen[1])
+
+
+def scenario_loras_on_int8() -> None:
+    if QUANT_ALGOS:
+        _with_loras(INT8)
+
+
+def scenario_loras_on_rotated_int8() -> None:
+    if QUANT_ALGOS:
+        _with_loras(ROTATED)
+
+
+def scenario_loras_on_float8() -> None:
+    if QUANT_ALGOS:
+        _with_loras(E4M3)

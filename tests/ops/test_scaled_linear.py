@@ -1,0 +1,156 @@
+"""What the kernels of a quantised linear layer take, and that each way of cutting the CUDA extension's gives the same result."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sfast_core.native import load
+from sfast_core.ops.quantise import quantise
+from sfast_core.ops.scaled_linear import OP, cuda_impl, scaled_linear
+from sfast_core.ops.scaled_linear.cuda_impl import ACTS, CUTS, Cut, Gate
+from sfast_core.target import Target
+from tests.ops.case import Data
+from tests.targets import A100, B200, H100
+
+ADA = Target(torch.device("cuda", 0), "RTX 4090", (8, 9), sm_count=128, shared_memory_bytes=101376, triton=True)
+E4M3, E5M2, BF16 = torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def call(
+    kind: torch.dtype = torch.int8,
+    rows: int = 512,
+    columns: int = 640,
+    depth: int = 320,
+    weight_scale: tuple[int, ...] = (),
+    input_scale: tuple[int, ...] | None = (),
+    x: torch.dtype | None = None,
+    bias: torch.dtype | None = BF16,
+    out: torch.dtype = BF16,
+) -> tuple[Any, ...]:
+    """Arguments of ``scaled_linear``, with shapes of the scales."""
+    shift = None if bias is None else meta(columns, dtype=bias)
+    factor = None if input_scale is None else meta(*input_scale)
+    return meta(rows, depth, dtype=x or kind), meta(columns, depth, dtype=kind), meta(*weight_scale), shift, factor, out
+
+
+def takers(target: Target, args: tuple[Any, ...]) -> set[str]:
+    """The names of the impls that can compute this, without those that stand behind another."""
+    fitting = [impl for impl in OP.impls if impl.why_not(target, *args) is None]
+    return {impl.name for impl in fitting if not impl.stands_behind(fitting, *args)}
+
+
+CUDA_WAYS = {"cuda", "cuda_2", "cuda_3", "cuda_4"}
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "expected"),
+    [
+        (H100, call(weight_scale=(640, 1), input_scale=(512, 1)), CUDA_WAYS),
+        (H100, call(bias=torch.float32), CUDA_WAYS),
+        (H100, call(E4M3), {*CUDA_WAYS, "scaled_mm", "scaled_mm_rows"}),
+        (H100, call(E4M3, out=torch.float16, bias=torch.float16), {*CUDA_WAYS, "scaled_mm"}),
+        (H100, call(E4M3, rows=16384, columns=14336, depth=3072), {*CUDA_WAYS, "scaled_mm", "scaled_mm_rows", "triton_tma"}),
+        (H100, call(E5M2), {"triton"}),
+        (H100, call(depth=100), {"triton"}),
+        (A100, call(weight_scale=(640, 1), input_scale=(512, 1)), {"triton"}),
+        (A100, call(E4M3), set()),
+        (ADA, call(E4M3), {"scaled_mm"}),
+        (ADA, call(), {"triton"}),
+        (B200, call(), {"triton"}),
+        (A100, call(input_scale=None, x=BF16), {"triton_inside", "triton_before"}),
+        (A100, call(E4M3, input_scale=None, x=BF16), set()),
+        (ADA, call(E4M3, input_scale=None, x=BF16), {"triton_inside", "triton_before"}),
+    ],
+)
+def test_who_computes_what(asked: list[str], target: Target, args: tuple[Any, ...], expected: set[str]) -> None:
+    pytest.importorskip("triton")
+    assert takers(target, args) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (call(E5M2), "x is float8_e5m2, weight float8_e5m2, must be the same of int8, float8_e4m3fn"),
+        (call(x=E4M3), "x is float8_e4m3fn, weight int8, must be the same"),
+        (call(columns=644), "weight is [644, 320], must be multiples of 8 and 16"),
+        (call(input_scale=(5, 1)), "input_scale is float32 [5, 1], must be one float32 or one for each row of [512, 320]"),
+        (call(weight_scale=(7,)), "weight_scale is float32 [7], must be one float32 or 640"),
+        (call(input_scale=None), "x isn't quantised"),
+        (call(rows=0), "x or weight is empty"),
+        (call(out=torch.float32), "the result is float32, must be float16 or bfloat16"),
+        (call(bias=torch.int64), "bias is int64 [640], must be 640 of float16, bfloat16 or float32"),
+    ],
+)
+def test_the_extension_says_what_it_does_not_take(asked: list[str], args: tuple[Any, ...], expected: str) -> None:
+    assert (cuda_impl.why_not(H100, *args) or "").startswith(expected) and not asked
+
+
+def test_a_layer_that_is_rotated_is_left_where_its_input_is_not() -> None:
+    assert not takers(H100, (*call(input_scale=None, x=BF16), 64))
+
+
+def test_few_rows_are_shared_by_few_blocks() -> None:
+    shared = {rows: Cut(128, 4, 8).fitting(rows).sharing for rows in (1, 128, 129, 384, 385, 5000)}
+    assert shared == {1: 1, 128: 1, 129: 2, 384: 2, 385: 4, 5000: 4} and Cut(256, 2, 4).fitting(5000).sharing == 2
+
+
+def test_the_library_is_told_what_the_header_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, ...]] = []
+    library = SimpleNamespace(sfast_scaled_linear=lambda *arguments: told.append(arguments) or 0)
+    monkeypatch.setattr(load, "library", lambda: library)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    x, weight, bias = torch.zeros(2, 300, 64, dtype=torch.int8), torch.zeros(24, 64, dtype=torch.int8), torch.zeros(24)
+    one, rows, columns = torch.ones(()), torch.ones(2, 300, 1), torch.ones(24, 1)
+    out = cuda_impl.launch(x, weight, columns, bias, rows, torch.float16)
+    assert out.shape == (2, 300, 24) and out.dtype == torch.float16 and out.is_contiguous()
+    assert len(told[-1]) == len(load._SIGNATURES["sfast_scaled_linear"][1])
+    addresses = (x.data_ptr(), weight.data_ptr(), None, rows.data_ptr(), 1, columns.data_ptr(), None, 1, bias.data_ptr(), None)
+    assert told[-1] == (*addresses, load.DTYPES[torch.float32], out.data_ptr(), 600, 24, 64, 0, 0, load.DTYPES[torch.float16], *CUTS[0], 7)
+    gate = Gate(weight + 1, one + 1, bias + 1)
+    cuda_impl.launch_cut(Cut(256, 4, 3), x, weight, one, bias, one, torch.bfloat16, "silu", gate)
+    assert told[-1][2:10] == (gate.weight.data_ptr(), one.data_ptr(), 0, one.data_ptr(), gate.scale.data_ptr(), 0, bias.data_ptr(), gate.bias.data_ptr())
+    assert told[-1][15:] == (0, ACTS["silu"], load.DTYPES[torch.bfloat16], 256, 4, 3, 7)
+
+
+def _activated(value: torch.Tensor, act: str) -> torch.Tensor:
+    if act in ("gelu", "gelu_tanh"):
+        return F.gelu(value, approximate="tanh" if act == "gelu_tanh" else "none")
+    return F.silu(value) if act == "silu" else value
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows_of", [(128, 128, 128), (300, 208, 136), (1, 16, 8), (129, 3072, 264), (1024, 512, 768), (2500, 640, 1000)], ids=str)
+@pytest.mark.parametrize("sharing", [1, 2, 4])
+@pytest.mark.parametrize("columns", [128, 192, 256, "gated"])
+@pytest.mark.parametrize("kind", [torch.int8, E4M3], ids=str)
+def test_each_cut_computes_the_same(kind: torch.dtype, columns: int | str, sharing: int, rows_of: tuple[int, int, int]) -> None:
+    device = torch.device("cuda")
+    if reason := load.why_not(device, "sfast_scaled_linear_status"):
+        pytest.skip(reason)
+    rows, depth, width = rows_of
+    for turn, (dtype, act) in enumerate(zip((torch.float16, torch.bfloat16) * 2, ACTS, strict=True)):
+        data = Data(dtype, device, turn)
+        given = None if kind == torch.int8 else torch.tensor(0.02, device=device)
+        (x, input_scale), (weight, scale), (gate_weight, gate_scale) = (
+            quantise(data.normal(size, depth, dtype=torch.float32), kind, given) for size in (rows, width, width)
+        )
+        bias, gate_bias = data.normal(width), data.normal(width)
+        gate = Gate(gate_weight, gate_scale, gate_bias) if columns == "gated" else None
+        cut = Cut(256 if isinstance(columns, str) else columns, sharing, 3)
+        out = cuda_impl.launch_cut(cut, x, weight, scale, bias, input_scale, dtype, act, gate)
+        truth = scaled_linear(x, weight, scale, bias, input_scale, torch.float32)
+        if gate is None:
+            truth = _activated(truth, act)
+        else:
+            truth *= _activated(scaled_linear(x, gate_weight, gate_scale, gate_bias, input_scale, torch.float32), act)
+        assert ((out.float() - truth).norm() / truth.norm()).item() < (4e-3 if dtype == BF16 or kind == E4M3 else 6e-4)
+        assert torch.equal(out, cuda_impl.launch_cut(cut, x, weight, scale, bias, input_scale, dtype, act, gate))
