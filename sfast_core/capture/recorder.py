@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numbers
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,11 +22,12 @@ from torch.overrides import TorchFunctionMode
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_plain, parts_of
 from .autocast import Apart, Autocast, Treatment
-from .bookkeeping import Bookkeeping, HasParts
+from .bookkeeping import HasParts
 from .errors import CaptureError
 from .externals import Found
-from .functional import cast_like, element, functional_form, is_in_place, keeps_dtype, mutates, overwriting_form, setitem
+from .functional import cast_like, element, is_in_place, mutates, setitem
 from .guards import Pausing, Unwatched
+from .in_place import InPlace
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
 from .nodes import call_function, call_method, drop_unused
@@ -47,12 +47,12 @@ def function_name(func: Any) -> str:
     return name
 
 
-class Recorder(TorchFunctionMode, Bookkeeping):
+class Recorder(TorchFunctionMode, InPlace):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         TorchFunctionMode.__init__(self)
-        Bookkeeping.__init__(self, inputs, table)
+        InPlace.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
         self.passing = False
@@ -377,42 +377,6 @@ class Recorder(TorchFunctionMode, Bookkeeping):
             node = nodes[value.number]
             self._bind(tensor, node if value.number < given else self._value(node, tensor))
 
-    def _record_in_place(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...]) -> None:
-        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        overwriting = overwriting_form(name, target, call[0][1:]) if target is not None else None
-        form = functional_form(name) if is_in_place(name) else func  # with inplace=True: the same function without it
-        if target is None or (form is None and overwriting is None):
-            raise CaptureError(f"{name} changes a tensor in place in a way that has no functional form")
-        if self._storage(target) in self._foreign and name not in ("requires_grad_", "detach_"):
-            raise CaptureError(f"{name} writes to an input or a weight in place")
-        kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
-        if overwriting is not None:
-            node = call_function(self.graph, *overwriting)
-        else:
-            assert form is not None
-            node = call_function(self.graph, form, tuple(call[0]), kwargs)
-            if not keeps_dtype(name, target, args[1:]):
-                try:
-                    computed = form(*_metas(call[0]), **_metas(kwargs))
-                except Exception as error:
-                    raise CaptureError(f"{name} has no functional form for these arguments: {error}") from None
-                if computed.dtype != target.dtype:
-                    node.meta["val"], node.meta["device"] = computed, target.device
-                    node = call_function(self.graph, cast_like, (node, target.dtype))
-        for other in self._live_aliases(target):
-            if not (name == "__setitem__" and other is args[2]):
-                self._stale[other] = weakref.ref(target)
-        self._nodes[target] = self._value(node, target)
-
-    def _settle(self, target: torch.Tensor, index: Any, value: Any) -> None:
-        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that write makes x's node current again."""
-        culprit = self._stale.get(target)
-        if culprit is not None and culprit() is value and isinstance(value, torch.Tensor):
-            with torch._C.DisableTorchFunction():
-                view = target[index]
-            if (view.data_ptr(), view.shape, view.stride()) == (value.data_ptr(), value.shape, value.stride()):
-                del self._stale[target]
-
     # -- the graph's bookkeeping -----------------------------------------------------------------------------------------
 
     def _call(self, func: Any, name: str, call: tuple[Any, Any], result: torch.Tensor | None) -> torch.fx.Node:
@@ -448,7 +412,3 @@ def _ignores_first(node: torch.fx.Node) -> bool:
     if node.target is cast_like:
         return all(map(_ignores_first, node.users))
     return node.target is setitem or (function_name(node.target) == "baddbmm" and node.kwargs.get("beta") == 0)
-
-
-def _metas(value: Any) -> Any:
-    return torch.fx.node.map_arg(value, lambda node: node.meta["val"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import comfy.model_management
 import torch
-from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, sample
+from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, sample
 from scenario_tools import lora
 
 try:
@@ -16,6 +17,7 @@ try:
 except ImportError:
     QUANT_ALGOS = {}
 
+LOWERING = importlib.import_module(".sfast_core.lowering", PACK.__name__)
 INT8, ROTATED, E4M3 = {"how": "int8_tensorwise"}, {"how": "int8_tensorwise", "rotate": 64}, {"how": "float8_e4m3fn"}
 
 
@@ -76,6 +78,26 @@ def scenario_full_precision_products() -> None:
 def scenario_blocks_with_scales() -> None:
     _same({"how": "nvfp4"})
     _same({"how": "mxfp8"})
+
+
+def scenario_the_ops_mean_what_the_host_computes() -> None:
+    """As where a kernel computes them: here their reference does."""
+    found = LOWERING.has_impl
+    LOWERING.has_impl = lambda *_: lambda reference, *args: reference.__name__ in ("quantise", "scaled_linear")
+    try:
+        for quantised in (INT8, ROTATED, {**E4M3, "full_precision": True}):
+            _counted(_same(quantised))
+        with _with_float8_products():
+            _counted(_same(E4M3))
+            _counted(_same({**E4M3, "input_scale": 1 / 64}))
+    finally:
+        LOWERING.has_impl = found
+
+
+def _counted(model: Any) -> None:
+    if model is not None:
+        passes = report_of(model).signatures[-1].passes
+        assert passes["recover_scaled_linear"] >= 20, passes
 
 
 def _same_weights(model: Any, twin: Any) -> None:
