@@ -27,7 +27,8 @@ _LOADS = frozenset("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLE
 _PAIRS = frozenset("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW".split())
 _CONSTANTS = frozenset("LOAD_CONST LOAD_CONST_IMMORTAL LOAD_CONST_MORTAL LOAD_SMALL_INT".split())
 _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
-_CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD CALL_KW CALL_FUNCTION_KW".split())
+_PLAIN_CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD".split())
+_CALLS = _PLAIN_CALLS | frozenset("CALL_KW CALL_FUNCTION_KW".split())
 _DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 #: Functions of Python's own that read all of what they are given.
 _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
@@ -207,6 +208,8 @@ class _Reader:
         if called.builtin in _DYNAMIC and len(arguments) >= 2:
             self._by_name(called.builtin, arguments)
             return
+        if called.method == "get" and name in _PLAIN_CALLS and self._gets(called, arguments):
+            return
         if called.builtin == "super" and not arguments and "__class__" in self._code.co_freevars:
             self._stack.append(self._first_argument())
             return
@@ -229,6 +232,16 @@ class _Reader:
         else:
             self._escape(called)
         self._stack.append(_UNKNOWN)
+
+    def _gets(self, called: _Value, arguments: list[_Value]) -> bool:
+        """Whether this is ``d.get("key")`` or ``d.get("key", default)``, which reads one item where ``d`` is a dict."""
+        key, *default = arguments or [_UNKNOWN]
+        if not (key.is_constant and isinstance(key.constant, (str, int)) and called.chains and not called.unknown and len(default) <= 1):
+            return False
+        for value in default:
+            self._escape(value)
+        self._stack.append(_Value(self._loaded(_Value(called.chains), (ITEM, key.constant)).chains, unknown=True))  # or the default
+        return True
 
     def _by_name(self, builtin: str, arguments: list[_Value]) -> None:
         """``getattr`` and its like."""
@@ -305,6 +318,12 @@ class _Reader:
         if name in _NAMING:  # operator's
             self._escape(of)
             return _Value(self._loaded(of, (ATTRIBUTE, name)).chains, unknown=True, builtin=name)
+        if name == "get":
+            for chain in self._loaded(of, (ATTRIBUTE, name)).chains:
+                chain.content = True
+            if not is_method:
+                self._escape(of)
+            return _Value(of.chains, of.unknown, method=name) if is_method else _UNKNOWN
         if is_method and name in MUTATORS:
             self._loaded(of, (ATTRIBUTE, name))
             return _Value(of.chains, of.unknown, method=name)

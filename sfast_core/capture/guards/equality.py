@@ -21,13 +21,18 @@ class Equality:
     Args:
         reads: the read set of a call that is over.
         fixed: the ids of what has to stay the very object.
-        exact: whether no other tensor is as good as one that was there.
+        exact: whether no other tensor or object is as good as one that was there: to whoever finds it later.
+        by_item: whether a dict of which only some items are read is as good as another with these.
     """
 
-    def __init__(self, reads: ReadSet, fixed: Collection[int] = (), exact: bool = False) -> None:
+    def __init__(self, reads: ReadSet, fixed: Collection[int] = (), exact: bool = False, by_item: bool = False) -> None:
         self._exact = exact
         self._fixed = frozenset(fixed) | reads.exact
         self._held = {key: held.before for key, held in reads.held.items()}
+        self._items: dict[int, dict[Any, Any]] = {}
+        for (table, name), place in reads.places.items() if by_item else ():
+            if place.read and (table not in reads.held or not reads.held[table].read):
+                self._items.setdefault(table, {})[name] = place.then
         self._seen = reads.seen
         self._functions = dict(reads.functions)
 
@@ -62,7 +67,7 @@ class Equality:
             if kind is Kind.ASKED:
                 return self.same(answer(now), answer(then), depth + 1)
             if kind is Kind.OBJECT:
-                return self._same_object(now, then, depth + 1)
+                return not self._exact and self._same_object(now, then, depth + 1)
         except Exception:  # it can't be compared
             return False
         return False
@@ -89,6 +94,8 @@ class Equality:
     def _same_content(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
         if getattr(now, "maxlen", None) != getattr(then, "maxlen", None):  # of a deque
             return False
+        if (read := self._items.get(id(then))) is not None and type(then) is dict:
+            return all(self.same(now.get(name, MISSING), value, depth) for name, value in read.items())
         before = self._held.get(id(then))
         if before is None:
             items = list(then.items()) if kind is Kind.MAPPING else []

@@ -49,7 +49,7 @@ class Guard:
         self._fixed = frozenset(fixed)
         rows = rows_of(reads, {*bound, *without}, self._noted)
         self._let_go_of_tensors(reads)
-        self._equality = Equality(reads, self._fixed)
+        self._equality = Equality(reads, self._fixed, by_item=True)
         self._same = self._equality.same
         root = reads.root()
         own = None if root is None else root.__dict__

@@ -172,7 +172,7 @@ class ReadSet(SeenValues):
                 seen.before = dict(seen.table or ())
                 seen.found = {name: itself(seen.before.get(name, found)) for name, found in seen.found.items()}
         for place in self.places.values():
-            if place.then is MISSING and place.name not in self.stored:  # a file's name that is made when it is asked for
+            if place.then is MISSING and "__name__" in place.table and place.name not in self.stored:  # a file's name that is made when it is asked for
                 place.then = itself(place.table.get(place.name, MISSING))
         for name in self._names:
             if hasattr(torch.Tensor, name):  # a tensor's method, which somebody may replace for all tensors

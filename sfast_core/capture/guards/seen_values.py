@@ -228,7 +228,7 @@ class SeenValues:
             self._any_file = True
             self._loosen(chain)
             return
-        attributes = any(what == ATTRIBUTE and name not in MUTATORS for what, name in chain.below)
+        attributes = any(what == ATTRIBUTE and name not in MUTATORS and name != "get" for what, name in chain.below)
         if chain.content or chain.every or attributes:
             self._hold(value, kind, origin, read=True)
         elif chain.written:

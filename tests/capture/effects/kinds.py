@@ -272,6 +272,12 @@ KEPT = {
     "a deep copy": Effect("self.kept = copy.deepcopy(self.linear(x))\nreturn torch.tanh(x)", "self.kept = None", "import copy", side="m.kept"),
     "a new module": Effect("self.last = nn.Identity()\nself.last.k = x * 2\nreturn self.linear(x)", "self.last = None", side="m.last.k"),
     "a new parameter": Effect("self.p = nn.Parameter(x.mean(0), requires_grad=False)\nreturn self.linear(x)", "self.p = None", side="m.p"),
+    "an object in the place of one that reads the same": Effect(
+        "y = self.linear(x) * self.o.k\no = Box(1.0)\no.last = y\nself.o = o\nreturn torch.tanh(y)", "self.o = Box(1.0)\nself.o.last = None", side="m.o.last"),
+    "an object in the place of an equal one": Effect("y = self.linear(x) * self.o.k\nself.o = Box(1.0)\nself.o.n = 0\nreturn y", "self.o = Box(1.0)\nself.o.n = 1", side="m.o.n"),
+    "a dict in the place of an equal one": Effect("y = self.linear(x) * self.o['k']\nself.o = {'k': 1.0, 'n': 0}\nreturn y", "self.o = {'k': 1.0, 'n': 1}", side="m.o['n']"),
+    "a dict in the place of one that reads the same": Effect(
+        "y = self.linear(x) * self.o['k']\nself.o = {'k': 1.0, 'last': y}\nreturn torch.tanh(y)", "self.o = {'k': 1.0, 'last': None}", side="m.o['last']"),
     "a callback": Effect("y = self.linear(x)\nself.callback(y)\nreturn torch.tanh(y)", "self.seen = []\nself.callback = self.seen.append", side="list(m.seen)"),
 }
 

@@ -32,6 +32,14 @@ class Box:
         return x * self.k
 
 
+class Gets:
+    def __init__(self, k: float) -> None:
+        self.k = k
+
+    def get(self, key: str) -> float:
+        return self.k
+
+
 class Token:
     """Nothing but itself."""
 
@@ -86,6 +94,11 @@ def by_an_alias(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x * get(net, net.which)
 
 
+def by_its_get(net: Any, x: torch.Tensor) -> torch.Tensor:
+    get = net.value.get
+    return x * get(net.which)
+
+
 def compares_and_hands_on(net: Any, x: torch.Tensor) -> torch.Tensor:
     handed_on(net.value)
     return x * 2 if net.value is A else x
@@ -137,6 +150,24 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
     "dataclasses.asdict": (lambda net, x: x * dataclasses.asdict(net.value)["k"], lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),
     "dataclasses.astuple": (lambda net, x: x * dataclasses.astuple(net.value)[0], lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),
     "str.format": (lambda net, x: x * float("{0.k}".format(net.value)), lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),  # noqa: UP030, UP032
+    # One item of a dict, by get.
+    "a key that comes": (lambda net, x: x * net.value.get("k", 1.0), dict, lambda net: net.value.update(k=2.0)),
+    "a key that goes": (lambda net, x: x * net.value.get("k", 1.0), lambda: {"k": 2.0}, lambda net: net.value.clear()),
+    "another dict with the key": (lambda net, x: x * net.value.get("k", 1.0), dict, put(lambda: {"k": 2.0})),
+    "another dict without the key": (lambda net, x: x * net.value.get("k", 1.0), lambda: {"k": 2.0}, put(dict)),
+    "a list in another dict": (lambda net, x: x * net.value.get("k")[0], lambda: {"k": [1.0]}, put(lambda: {"k": [2.0]})),
+    "an object in a dict": (lambda net, x: x * net.value.get("k").k, lambda: {"k": Box(1.0)}, lambda net: with_k(net.value["k"], 2.0)),
+    "an object in another dict": (lambda net, x: x * net.value.get("k").k, lambda: {"k": Box(1.0)}, put(lambda: {"k": Box(2.0)})),
+    "what get has in the place of nothing": (lambda net, x: x * net.value.get("k", net).which.k, dict, lambda net: with_k(net.which, 2.0)),
+    "get by a local name": (by_its_get, lambda: {"value": 1.0}, lambda net: net.value.update(value=2.0)),
+    "get of a computed key": (lambda net, x: x * net.value.get("".join("k")), lambda: {"k": 1.0}, lambda net: net.value.update(k=2.0)),
+    "get, and all the rest": (
+        lambda net, x: x * net.value.get("k") * len(net.value), lambda: {"k": 1.0}, lambda net: net.value.update(b=2.0)),
+    "get, and all the rest of another": (
+        lambda net, x: x * net.value.get("k") * len(net.value), lambda: {"k": 1.0}, put(lambda: {"k": 1.0, "b": 2.0})),
+    "get of a class of its own": (lambda net, x: x * net.value.get("k"), lambda: Table(k=1.0), lambda net: net.value.update(k=2.0)),
+    "an object's own get": (lambda net, x: x * net.value.get("k"), lambda: Gets(1.0), lambda net: with_k(net.value, 2.0)),
+    "an object's other get": (lambda net, x: x * net.value.get("k"), lambda: Gets(1.0), lambda net: setattr(net.value, "get", lambda key: 2.0)),
     # getattr under another name.
     "getattr by a local name": (by_an_alias, lambda: 1.0, put(lambda: 2.0)),
     "getattr by a global name": (lambda net, x: x * GET(net, net.which), lambda: 1.0, put(lambda: 2.0)),
@@ -155,7 +186,7 @@ def test_a_change_that_steers(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     forward, first, change = CASES[name]
     monkeypatch.setattr(other, "update", lambda x: x * 2)
     net: Any = Forward(forward, lin=nn.Linear(8, 8)).requires_grad_(False)
-    net.value, net.which, net.update = first(), "value", lambda x: x * 2
+    net.value, net.which, net.update = first(), Box(1.0) if "nothing" in name else "value", lambda x: x * 2
     before, found, guard = guarded(net, X)
     if not isinstance(found, Trace):
         return
