@@ -9,7 +9,7 @@ from typing import Any
 
 import comfy.model_management
 import torch
-from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, sample
+from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, report_of, sample
 from scenario_tools import lora
 
 try:
