@@ -9,7 +9,7 @@ from typing import Any
 
 import comfy.model_management
 import torch
-from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, sample
+from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, report_of, sample
 from scenario_tools import lora
 
 try:
@@ -97,7 +97,7 @@ def scenario_the_ops_mean_what_the_host_computes() -> None:
 def _counted(model: Any) -> None:
     if model is not None:
         passes = report_of(model).signatures[-1].passes
-        assert passes["recover_scaled_linear"] >= 20, passes
+        assert passes["recover_scaled_linear"] >= 15, passes
 
 
 def _same_weights(model: Any, twin: Any) -> None:
