@@ -28,10 +28,20 @@ def called(switch: Callable[..., Any], value: Any, before: Any, **more: Any) -> 
         switch(before)
 
 
+def of_c(name: str, value: Any, before: Any) -> Any:
+    """By a function of ``torch._C``, where Python has none."""
+    switch = getattr(torch._C, name, None)
+    return called(switch, value, before) if switch else pytest.skip(f"this PyTorch has no {name}")
+
+
 @pytest.fixture(autouse=True)
 def as_pytorch_comes() -> Iterator[None]:
-    """Setting the precision of float32 sets others along with it, and not back."""
     yield
+    put_back()
+
+
+def put_back() -> None:
+    """Setting the precision of float32 sets others along with it, and not back."""
     torch.set_float32_matmul_precision("highest")
     if hasattr(torch._C, "_set_fp32_precision_setter"):
         for place in (("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "all")):
@@ -82,6 +92,10 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
     "efficient": ("cuda.mem_efficient_sdp", lambda: called(torch.backends.cuda.enable_mem_efficient_sdp, False, True)),
     "math": ("cuda.math_sdp", lambda: called(torch.backends.cuda.enable_math_sdp, False, True)),
     "cudnn attention": ("cuda.cudnn_sdp", lambda: called(torch.backends.cuda.enable_cudnn_sdp, False, True)),
+    "mkldnn deterministic": ("mkldnn.deterministic", lambda: of_c("_set_mkldnn_deterministic", True, False)),
+    "nnpack": ("nnpack.enabled", lambda: of_c("_set_nnpack_enabled", False, True)),
+    "third flash": ("cuda.fa3_sdp", lambda: of_c("_set_sdp_use_fa3", True, False)),
+    "sums of attention": ("cuda.allow_fp16_bf16_reduction_math_sdp", lambda: of_c("_set_math_sdp_allow_fp16_bf16_reduction", True, False)),
     "one attention": (
         "cuda.flash_sdp",
         lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
@@ -112,6 +126,26 @@ def test_each_setting_is_part_of_the_signature_and_has_a_name(setting: str) -> N
     found = changed_setting(other.state, before.state)
     assert found in names() and name in ("", found)
     assert difference(other.key, before.key) == f"PyTorch's setting {found!r}"
+
+
+#: What changes along with others alone, or can't be set on a CPU.
+ALONG = frozenset("generic.all cuda.all cuda.matmul mkldnn.conv mkldnn.matmul".split())
+NOT_HERE = frozenset("cpu.allow_fp16_reduced_precision_reduction preferred_blas_library preferred_linalg_library".split())
+
+
+@pytest.mark.parametrize("name", names())
+def test_without_any_one_of_them_two_states_would_be_one(name: str) -> None:
+    states = [torch_state()]
+    for _, switched in SETTINGS.values():
+        try:
+            with switched():
+                states.append(torch_state())
+        except pytest.skip.Exception:
+            pass
+        put_back()
+    without = [{key: value for key, value in zip(names(), state, strict=True) if key != name} for state in states]
+    told_apart = any(a == b and states[i] != states[j] for i, a in enumerate(without) for j, b in enumerate(without))
+    assert told_apart or name in NOT_HERE or name.removesuffix(".fp32_precision") in ALONG or name == "float32_matmul_precision"
 
 
 @pytest.mark.parametrize("setting", ["inference", "dtype", "device", "deterministic", "fp16 accumulation", "benchmark", "math", "TF32"])

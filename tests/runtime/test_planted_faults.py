@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import inspect
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +21,7 @@ from sfast_core.graphed import GraphedProgram
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.weights import Bound, Packed
 from tests.fakes import FakeBackend
+from tests.planting import planted
 
 Change = Callable[[Any], Any]
 
@@ -123,16 +122,6 @@ FAULTS: dict[str, tuple[Any, str, str, str]] = {
     "packed weights may lie anywhere": (Packed, "laid", "tensor.data_ptr() != place or ", ""),
     "packed weights may be turned": (Packed, "laid", "not tensor.is_contiguous() or ", ""),
 }
-
-
-def planted(owner: Any, name: str, old: str, new: str) -> Any:
-    """The function with ``new`` in the place of ``old``."""
-    function = getattr(owner, name)
-    text = textwrap.dedent(inspect.getsource(function))
-    assert text.count(old) == 1, f"{function.__qualname__} has no such check any more: {old}"
-    names = dict(function.__globals__)
-    exec("from __future__ import annotations\n" + text.replace(old, new), names)
-    return names[name]
 
 
 def at_its_address(tensor: torch.Tensor) -> torch.Tensor:
