@@ -27,6 +27,8 @@ SPELLINGS: dict[Any, Callable[..., torch.Tensor]] = {
     aten.linear.default: torch.nn.functional.linear,
     aten.mm.default: torch.mm,
     aten.addmm.default: torch.addmm,
+    aten.bmm.default: torch.bmm,
+    aten.add.Tensor: torch.add,
 }
 
 

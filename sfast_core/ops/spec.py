@@ -67,12 +67,13 @@ class Impl:
 
 
 def ranked(launch: Callable[..., Any], rank: int, name: str) -> Callable[..., Any]:
-    """``launch(rank, ...)`` as a launch of its own called ``name``, as FX prints a node that calls it: what a library proposes next."""
+    """``launch(rank, ...)`` as a launch of its own: ``name`` of launch's module, as FX prints a node that calls it. What a library proposes next."""
 
     def at_rank(*args: Any, **kwargs: Any) -> Any:
         return launch(rank, *args, **kwargs)
 
-    at_rank.__name__ = name
+    at_rank.__name__ = at_rank.__qualname__ = name
+    at_rank.__module__ = launch.__module__
     return at_rank
 
 

@@ -9,7 +9,7 @@ from torch.fx import Graph, Node
 
 from ..ops.attention import attention
 from .canonicalise import sdpa
-from .graph import calls_of, insert, insert_as, replace, shape, value
+from .graph import calls, calls_of, insert, insert_as, replace, shape, value
 
 
 def fuse_attention(graph: Graph) -> int:
@@ -32,7 +32,19 @@ def fuse_attention(graph: Graph) -> int:
 def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:
     """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of ``node``."""
     tokens_inside = out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
-    return insert_as(node, tokens_inside, attention, *operands, *node.args[5:])
+    op = insert_as(node, tokens_inside, attention, *operands, *node.args[5:])
+    _lay_out(node, tokens_inside)
+    return op
+
+
+def _lay_out(node: Node, val: torch.Tensor) -> None:
+    """Tell what sees ``node`` that it lies as ``val`` does: tokens seen in a row are no copy of them any more."""
+    if value(node).stride() == val.stride():
+        return
+    node.meta["val"] = val
+    for user in node.users:
+        if calls(user, torch.permute, torch.reshape):
+            _lay_out(user, user.target(val, user.args[1]))
 
 
 def _is_one_head(node: Node) -> bool:

@@ -14,6 +14,7 @@ from .canonicalise import canonicalise
 from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
+from .fold_into_quantise import fold_into_quantise
 from .fuse_ada_layer_norm import fuse_ada_layer_norm
 from .fuse_attention import fuse_attention
 from .fuse_conv import fuse_conv_act
@@ -92,6 +93,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
         "split_projections": lambda graph: split_projections(graph, has_impl),
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,
+        "fold_into_quantise": lambda graph: fold_into_quantise(graph, has_impl),
         "share_halves": lambda graph: share_halves(graph, has_impl),
         "images_channels_last": images_channels_last,
     }

@@ -18,7 +18,7 @@ from ..ops.quantise import quantise
 from ..ops.scaled_linear import scaled_linear
 from .canonicalise import gelu
 from .fuse_linear_add import HasImpl
-from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, value
+from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, sole_user, value
 
 #: comfy-kitchen's codes of dtypes.
 _DTYPES = {0: torch.float32, 1: torch.float16, 2: torch.bfloat16, 5: torch.float8_e4m3fn, 6: torch.float8_e5m2}
@@ -89,7 +89,33 @@ def _product(node: Node) -> _Product | None:
         return _dequantised_product(node, node.args[1], _dequantised_turned(node.args[2]), node.args[0])
     if calls(node, torch.mm):
         return _dequantised_product(node, node.args[0], _dequantised_turned(node.args[1]), None)
+    if calls(node, torch.bmm):
+        return None if _biased(node) else _batched_product(node, node, None)
+    if calls(node, torch.add) and isinstance(node.args[0], Node) and _biased(node.args[0]) is node:
+        return _batched_product(node, node.args[0], node.args[1])
     return None
+
+
+def _batched_product(node: Node, bmm: Node, bias: Any) -> _Product | None:
+    """What PyTorch makes of a linear layer without gradients whose input has gaps and whose weight has a class: the same weight for all of a batch."""
+    return _dequantised_product(node, _unexpanded(bmm.args[0]), _dequantised_turned(_unexpanded(bmm.args[1], any_batch=True)), bias)
+
+
+def _biased(bmm: Node) -> Node | None:
+    """The sum with a bias that a product alone goes into."""
+    user = sole_user(bmm)
+    if not calls(bmm, torch.bmm) or user is None or not calls(user, torch.add) or user.args[0] is not bmm or not isinstance(user.args[1], Node):
+        return None
+    bias = value(user.args[1])
+    return user if bias.shape == value(bmm).shape[-1:] and bias.dtype == value(bmm).dtype else None
+
+
+def _unexpanded(node: Any, any_batch: bool = False) -> Any:
+    """What a node expands, where that changes no size; with ``any_batch`` also where it repeats a matrix for a batch."""
+    if isinstance(node, Node) and node.target in ("expand", torch.Tensor.expand) and isinstance(node.args[0], Node):
+        size, before = value(node).shape, value(node.args[0]).shape
+        return node.args[0] if size == before or any_batch and size[-2:] == before else node
+    return node
 
 
 def _int8_linear(node: Node) -> _Product | None:

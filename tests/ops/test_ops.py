@@ -221,6 +221,23 @@ def test_no_impl_is_left_untested(op: Op) -> None:
 
 
 @pytest.mark.parametrize("op", _ops(), ids=lambda op: op.name)
+def test_what_launches_is_found_by_its_name(op: Op) -> None:
+    """A graph that is printed says what it calls by module and name."""
+    for impl in op.impls:
+        if _imports(impl):
+            launch = impl.launch
+            assert getattr(importlib.import_module(launch.__module__), launch.__name__) is launch, impl.name
+
+
+def _imports(impl: Impl) -> bool:
+    try:
+        impl.load()
+    except ImportError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("op", _ops(), ids=lambda op: op.name)
 def test_why_not_without_cuda(op: Op) -> None:
     """On the CPU every impl has a reason not to run, so lowering falls back to the reference."""
     args, kwargs = _cases(op.name).CASES[0].make(torch.float16, torch.device("cpu"))
@@ -253,8 +270,8 @@ def test_replays_in_a_graph(check: Check) -> None:
     with torch.cuda.graph(graph):
         outs = _launch(check, args, kwargs)
     for tensor in _tensors((args, kwargs)):
-        if tensor.is_floating_point() and 0 not in tensor.stride():
-            tensor.copy_(tensor.flip(-1) * 0.75)
+        if (tensor.is_floating_point() or tensor.dtype == torch.int8) and 0 not in tensor.stride():  # other integers may be places
+            tensor.copy_(tensor.float().flip(-1) * 0.75)  # PyTorch multiplies no float8
     graph.replay()
     expected = _launch(check, args, kwargs)
     assert all(torch.equal(a, b) for a, b in zip(outs, expected, strict=True))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sfast_core.ops.quantise import quantise
+from sfast_core.ops.quantise.reference import ACTS
 from tests.ops.case import Data
 
 pytest.importorskip("triton")
@@ -60,3 +61,20 @@ def test_a_tensor_has_the_bits_of_the_reference(scale: float, dtype: torch.dtype
     q, copy = triton_tensor_impl.launch(x, number, given)
     expected, same = quantise(x, number, given)
     assert torch.equal(copy, same) and torch.equal(q.float(), expected.float())  # minus zero is zero
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("number", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_what_is_made_first_has_the_bits_of_pytorchs(number: torch.dtype, act: str, dtype: torch.dtype) -> None:
+    """Kernels of PyTorch's one after another give the same numbers: its activations' functions are CUDA's own, and every step is rounded."""
+    from sfast_core.ops.quantise import triton_rows_impl, triton_tensor_impl
+
+    impl = triton_rows_impl if number is torch.int8 else triton_tensor_impl
+    scale = None if number is torch.int8 else torch.tensor(0.02, device=DEVICE)
+    data = Data(dtype, DEVICE)
+    x, times, front = data.normal(2, 700, 1024, std=3.0)[:, 100:], data.normal(2, 600, 1024), data.normal(2, 600, 256)
+    for made in ((), (times,), (None, front), (times, front)):
+        got, expected = impl.launch(x, number, scale, 0, act, *made), quantise(x, number, scale, 0, act, *made)
+        assert torch.equal(got[1], expected[1]) and torch.equal(got[0].float(), expected[0].float())

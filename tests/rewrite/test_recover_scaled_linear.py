@@ -44,6 +44,10 @@ def scaled_mm(x: torch.Tensor, net: Any, scale: torch.Tensor, bias: torch.Tensor
     return torch._scaled_mm(x, net.q.t(), scale_a=scale, scale_b=net.scale, bias=bias, out_dtype=torch.bfloat16)
 
 
+def _turned_int8(net: Any) -> torch.Tensor:
+    return KITCHEN.dequantize_int8_simple_dtype(net.q, net.scale, BF16).t()  # type: ignore[no-any-return]
+
+
 SPELLINGS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "int8": (lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16), {}),
     "int8, one scale, no bias": (lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, None, BF16), {"rows": False}),
@@ -61,6 +65,11 @@ SPELLINGS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "float8, full precision": (lambda net, x: F.linear(x, KITCHEN.dequantize_fp8(net.q, net.scale, BF16), net.bias), {"dtype": E4M3}),
     "float8, addmm": (lambda net, x: torch.addmm(net.bias, x, KITCHEN.dequantize_fp8(net.q.t(), net.scale, BF16)), {"dtype": E4M3}),
     "float8, mm": (lambda net, x: torch.mm(x, KITCHEN.dequantize_fp8(net.q, net.scale, BF16).t()), {"dtype": E4M3}),
+    "int8, in a batch": (
+        lambda net, x: torch.bmm(x.view(2, 10, 64)[:, 3:].expand(2, 7, 64), _turned_int8(net).expand(2, 64, 32)) + net.bias,
+        {},
+    ),
+    "int8, in a batch, no bias": (lambda net, x: torch.bmm(x.view(2, 10, 64), _turned_int8(net).expand(2, 64, 32)), {"rows": False}),
     "int8, full precision": (lambda net, x: F.linear(x, KITCHEN.dequantize_int8_simple_dtype(net.q, net.scale, BF16)), {}),
     "int8, rotated, full precision": (
         lambda net, x: F.linear(x, KITCHEN.dequantize_int8_convrot_weight_dtype(net.q, net.scale, 16, BF16), net.bias),
@@ -115,3 +124,19 @@ def test_a_product_by_another_scale_keeps_both() -> None:
     forward = lambda net, x: scaled_mm(KITCHEN.quantize_fp8(x, torch.ones(()), CODES[E4M3]), net, net.given, None)  # noqa: E731
     found, graph = _recovered(trace(net(forward, E4M3), torch.randn(20, 64, dtype=torch.bfloat16)).graph)
     assert found == 1 and count(graph, quantise) == 0 and count(graph, scaled_linear) == 1
+
+
+def test_weights_that_differ_within_a_batch_stay() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.view(2, 10, 64), torch.stack([_turned_int8(net), _turned_int8(net)]))
+
+    found, graph = _recovered(trace(net(forward), torch.randn(20, 64, dtype=torch.bfloat16)).graph)
+    assert found == 0 and count(graph, torch.bmm) == 1
+
+
+def test_what_is_added_to_a_batched_product_and_is_no_bias_stays() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.view(2, 10, 64), _turned_int8(net).expand(2, 64, 32)) + x.view(2, 10, 64)[:, :, :32]
+
+    found, graph = _recovered(trace(net(forward), torch.randn(20, 64, dtype=torch.bfloat16)).graph)
+    assert found == 1 and count(graph, torch.add) == 1

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
+#: Activations by name.
+ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+}
 _SMALLEST = 1e-30  #: a scale: that of a row of zeros
 _LARGEST = 127  #: of int8
 
 
-def quantise(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None, rotate: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def quantise(
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    scale: torch.Tensor | None = None,
+    rotate: int = 0,
+    act: str | None = None,
+    times: torch.Tensor | None = None,
+    front: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``(q, s)`` with ``q * s`` as near to ``x`` (rotated) as ``dtype`` allows: what :func:`scaled_linear` reads.
 
     Rotated, each ``rotate`` neighbours ``v`` of a row become ``v @ H``, H being :func:`hadamard` of that size: outliers are spread. Then::
@@ -20,6 +36,8 @@ def quantise(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = N
         s = scale                                        float8: one for the whole tensor, from the checkpoint (1 where it has none)
         q = x / s, at most the largest of dtype in size
 
+    What is quantised may be made of x first, each step rounded to its dtype: ``cat([front, act(x) * times], -1)``, each part of it where it is given.
+
     Everything else is float32 (the rotation, too), ties round to even: bit for bit what comfy-kitchen's kernels for CUDA compute, and so
     ComfyUI (docs/notes/0022). That t is coarse (bfloat16 knows no 100.3) is the format's meaning there, not an economy.
 
@@ -28,6 +46,9 @@ def quantise(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = N
         dtype: int8 where scale is None, float8_e4m3fn or float8_e5m2 where it isn't.
         scale: float32, one element.
         rotate: a power of 4 that divides K, 0 for none.
+        act: one of :data:`ACTS`, or None.
+        times: of x's shape and dtype: what the activation gates.
+        front: (..., F) in x's dtype: what lies in front of each row. K is then F more.
 
     Returns:
         q: (..., K) in ``dtype``, contiguous; s: float32, (..., 1) by row, or ``scale`` in its shape.
@@ -35,6 +56,9 @@ def quantise(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = N
     Raises:
         ValueError: ``rotate`` doesn't divide K, or isn't a power of 4.
     """
+    x = x if act is None else ACTS[act](x)
+    x = x if times is None else x * times
+    x = x if front is None else torch.cat([front, x], -1)
     wide = torch.promote_types(x.dtype, torch.float32)
     values = x.contiguous().to(wide)
     if rotate:

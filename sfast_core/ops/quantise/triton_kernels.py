@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_source import load_source
+
 
 @triton.jit
 def rotate(v, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
@@ -68,23 +70,33 @@ def store_rows(q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, B
         tl.store(q + row * K + group + within, eights, mask=(row < rows) & (group + within < K))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "inner"])
 def quantise_rows_kernel(
-    x,  # [rows, K], rows x_stride elements apart
+    x,  # [rows, K - front_width]
+    times,  # likewise, or anything
+    front,  # [rows, front_width], or anything
     q,  # [rows, K] int8, written
     scales,  # [rows] float32, written
     rows,
     K,
-    x_stride,
+    front_width, inner, x_outer, x_inner, times_outer, times_inner, front_outer, front_inner,  # as load_source has them
+    ACT: tl.constexpr,
+    TIMES: tl.constexpr,
+    FRONT: tl.constexpr,
+    STEPS: tl.constexpr,
+    BY_HAND: tl.constexpr,
     GROUP: tl.constexpr,  # 16, 64 or 256, which divides K; 0: not rotated
     NARROW: tl.constexpr,  # x's dtype
     BLOCK: tl.constexpr,  # a power of two >= K, a multiple of GROUP
     ROWS: tl.constexpr,
-):
-    """ROWS rows a program, each read once and kept in registers. Moves the bytes of x and of q once."""
+):  # fmt: skip
+    """ROWS rows a program, each read once and kept in registers. Moves the bytes of what is given and of q once."""
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)[None, :]
-    v = tl.load(x + r[:, None] * x_stride + c, mask=(r < rows)[:, None] & (c < K), other=0.0).to(tl.float32)
+    v = load_source(
+        x, times, front, r[:, None], c, (r < rows)[:, None] & (c < K), front_width, inner,
+        x_outer, x_inner, times_outer, times_inner, front_outer, front_inner, ACT, TIMES, FRONT, STEPS, NARROW, BY_HAND,
+    )  # fmt: skip
     v = rotate(v, GROUP, ROWS, BLOCK)
     values, scale = to_int8(v, tl.max(tl.abs(v), 1), NARROW)
     tl.store(scales + r, scale, mask=r < rows)
@@ -106,23 +118,36 @@ def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr
     return v.to(DTYPE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["inner"])
 def quantise_tensor_kernel(
-    x,  # [count]
-    q,  # [count] float8, written
+    x,  # [rows, K - front_width]
+    times,  # likewise, or anything
+    front,  # [rows, front_width], or anything
+    q,  # [rows, K] float8, written
     scale,  # [1] float32
     copy,  # likewise, written: the scale again
-    count,  # specialised: 16 bytes at a time only where the end is known to be a multiple of them
-    LIMIT: tl.constexpr,
+    K,  # specialised: 16 bytes at a time only where the end is known to be a multiple of them
+    front_width, inner, x_outer, x_inner, times_outer, times_inner, front_outer, front_inner,  # as load_source has them
+    ACT: tl.constexpr,
+    TIMES: tl.constexpr,
+    FRONT: tl.constexpr,
+    STEPS: tl.constexpr,
     BY_HAND: tl.constexpr,
+    LIMIT: tl.constexpr,
+    NARROW: tl.constexpr,  # x's dtype
     BLOCK: tl.constexpr,
-):
-    """``q = x / scale``, both in float32, rounded once."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    live = at < count
-    v = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+):  # fmt: skip
+    """``q = x / scale``, both in float32, rounded once. A program takes BLOCK columns of a row."""
+    blocks = tl.cdiv(K, BLOCK)
+    r = (tl.program_id(0) // blocks).to(tl.int64)
+    c = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = c < K
+    v = load_source(
+        x, times, front, r, c, live, front_width, inner,
+        x_outer, x_inner, times_outer, times_inner, front_outer, front_inner, ACT, TIMES, FRONT, STEPS, NARROW, BY_HAND,
+    )  # fmt: skip
     divisor = tl.load(scale)
     if tl.program_id(0) == 0:
         tl.store(copy, divisor)
     quotient = tl.div_rn(v, tl.broadcast_to(divisor, v.shape))
-    tl.store(q + at, to_float8(quotient, LIMIT, q.dtype.element_ty, BY_HAND), mask=live)
+    tl.store(q + r * K + c, to_float8(quotient, LIMIT, q.dtype.element_ty, BY_HAND), mask=live)

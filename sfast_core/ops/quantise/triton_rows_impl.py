@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
 
-from ..constraints import why_no_triton, why_not_dtypes
+from ..constraints import why_no_triton
 from ..triton_launch import launcher
-from ..triton_operand import dtype_of
+from .constraints import why_not_source, width
 from .triton_kernels import quantise_rows_kernel
+from .triton_source import source_constants, source_of
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -37,50 +38,67 @@ def quantise_tile(channels: int, rotate: int) -> QuantiseTile:
     return QuantiseTile(block, rows, max(1, min(_MAX_WARPS, rows * block // (32 * _THREAD_ELEMENTS))))
 
 
-def why_not(target: Target, x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None, rotate: int = 0) -> str | None:
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    scale: torch.Tensor | None = None,
+    rotate: int = 0,
+    act: str | None = None,
+    times: torch.Tensor | None = None,
+    front: torch.Tensor | None = None,
+) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x):
+    if reason := why_no_triton(target) or why_not_source(x, act, times, front):
         return reason
     if dtype != torch.int8 or scale is not None:
         return "is for int8 by row"
-    if x.dim() == 0 or x.numel() == 0:
-        return f"x is {list(x.shape)}"
-    if x.shape[-1] > MAX_CHANNELS:
-        return f"rows of {x.shape[-1]} channels are longer than {MAX_CHANNELS}"
+    channels = width(x, front)
+    if channels > MAX_CHANNELS:
+        return f"rows of {channels} channels are longer than {MAX_CHANNELS}"
     if rotate not in GROUPS:
         return f"rotate is {rotate}, must be one of {GROUPS}"
-    return f"rotate is {rotate}, which doesn't divide {x.shape[-1]} features" if rotate and x.shape[-1] % rotate else None
+    return f"rotate is {rotate}, which doesn't divide {channels} features" if rotate and channels % rotate else None
 
 
-def launch(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None, rotate: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    scale: torch.Tensor | None = None,
+    rotate: int = 0,
+    act: str | None = None,
+    times: torch.Tensor | None = None,
+    front: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit but for the order in which a rotation sums."""
-    return launch_tile(quantise_tile(x.shape[-1], rotate), x, rotate)
+    return launch_tile(quantise_tile(width(x, front), rotate), x, rotate, act, times, front)
 
 
-def launch_tile(tile: QuantiseTile, x: torch.Tensor, rotate: int) -> tuple[torch.Tensor, torch.Tensor]:
+def launch_tile(
+    tile: QuantiseTile,
+    x: torch.Tensor,
+    rotate: int,
+    act: str | None = None,
+    times: torch.Tensor | None = None,
+    front: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`launch`, with this tile."""
-    source, channels = _rows(x), x.shape[-1]
-    q = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+    source, channels = source_of(x, times, front), width(x, front)
+    q = torch.empty((*x.shape[:-1], channels), dtype=torch.int8, device=x.device)
     scales = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
     rows = scales.numel()
     with torch.cuda.device_of(x):
         launcher(quantise_rows_kernel, (-(-rows // tile.rows),))(
-            source,
+            *source.pointers,
             q,
             scales,
             rows,
             channels,
-            source.stride(0),
+            *source.places,
+            **source_constants(source, x, act, times, front),
             GROUP=rotate,
-            NARROW=dtype_of(x),
             BLOCK=tile.block,
             ROWS=tile.rows,
             num_warps=tile.warps,
         )
     return q, scales
-
-
-def _rows(x: torch.Tensor) -> Any:
-    """x as [rows, width], without a copy where its rows are dense."""
-    rows = x.reshape(-1, x.shape[-1])
-    return rows if rows.stride(-1) == 1 else rows.contiguous()

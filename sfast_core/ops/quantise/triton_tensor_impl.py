@@ -6,34 +6,73 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda, why_no_triton, why_not_dtypes
+from ..constraints import why_no_cuda, why_no_triton
 from ..triton_launch import launcher
+from .constraints import why_not_source, width
 from .triton_kernels import quantise_tensor_kernel
+from .triton_source import source_constants, source_of
 
 if TYPE_CHECKING:
     from ...target import Target
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-BLOCK = 4096
+BLOCKS = (4096, 2048, 1024)
+_WARP_ELEMENTS = 512
 
 
-def why_not(target: Target, x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None, rotate: int = 0) -> str | None:
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    scale: torch.Tensor | None = None,
+    rotate: int = 0,
+    act: str | None = None,
+    times: torch.Tensor | None = None,
+    front: torch.Tensor | None = None,
+) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_no_cuda(target, (8, 9)) or why_not_dtypes(x=x):
+    if reason := why_no_triton(target) or why_no_cuda(target, (8, 9)) or why_not_source(x, act, times, front):
         return reason
     if dtype not in FLOAT8 or scale is None or rotate:
         return "is for float8 with one scale, not rotated"
     if scale.dtype != torch.float32 or scale.numel() != 1:
         return f"scale is {str(scale.dtype).removeprefix('torch.')} {list(scale.shape)}, must be one float32"
-    return f"x is {list(x.shape)}" if x.numel() == 0 else None
+    return None
 
 
-def launch(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None, rotate: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    scale: torch.Tensor | None = None,
+    rotate: int = 0,
+    act: str | None = None,
+    times: torch.Tensor | None = None,
+    front: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit."""
     assert scale is not None
-    source, q, copy = x.contiguous(), torch.empty(x.shape, dtype=dtype, device=x.device), torch.empty_like(scale)
+    q = torch.empty((*x.shape[:-1], width(x, front)), dtype=dtype, device=x.device)
+    copy, columns = torch.empty_like(scale), q.shape[-1]
+    if front is None and x.is_contiguous() and (times is None or times.is_contiguous()):  # one long row
+        x, times, columns = x.view(1, -1), None if times is None else times.view(1, -1), q.numel()
+    source, block = source_of(x, times, front), _block(columns)
     with torch.cuda.device_of(x):
-        launcher(quantise_tensor_kernel, (-(-q.numel() // BLOCK),))(
-            source, q, scale, copy, q.numel(), LIMIT=torch.finfo(dtype).max, BY_HAND=x.device.type != "cuda", BLOCK=BLOCK, num_warps=8
+        launcher(quantise_tensor_kernel, (q.numel() // columns * -(-columns // block),))(
+            *source.pointers,
+            q,
+            scale,
+            copy,
+            columns,
+            *source.places,
+            **source_constants(source, x, act, times, front),
+            LIMIT=torch.finfo(dtype).max,
+            BLOCK=block,
+            num_warps=block // _WARP_ELEMENTS,
         )
     return q, copy
+
+
+def _block(columns: int) -> int:
+    """The largest block that rows are a multiple of; the smallest for short rows, the largest for long ones that are of none."""
+    fitting = next((block for block in BLOCKS if columns % block == 0), None)
+    return fitting or (BLOCKS[0] if columns > BLOCKS[0] else BLOCKS[-1])

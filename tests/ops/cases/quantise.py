@@ -29,6 +29,31 @@ def _tensor(shape: tuple[int, ...], number: torch.dtype, scale: float) -> Make:
     return make
 
 
+def _made(
+    shape: tuple[int, ...],
+    act: str | None = None,
+    gated: bool = False,
+    front: int = 0,
+    number: torch.dtype = torch.int8,
+    rotate: int = 0,
+    begin: int = 0,
+    halves: bool = False,
+) -> Make:
+    """``begin``: rows that x, and what lies in front, leave out of each batch. ``halves``: x and what it gates are those of one tensor."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        *batch, rows, width = shape
+        x = data.normal(*batch, begin + rows, width * (1 + halves), std=2.0)[..., begin:, :]
+        x, other = x.chunk(2, -1) if halves else (x, data.normal(*shape))
+        before = data.normal(*batch, begin + rows, front)[..., begin:, :] if front else None
+        scale = None if number is torch.int8 else torch.tensor(0.02, device=device)
+        return (x, number, scale, rotate, act, other if gated else None, before), {}
+
+    return make
+
+
+FLIP = 3e-3  #: one of some hundred numbers, between two of e4m3's, that rounds to the other, its activation being off by its last bit
 CASES = [
     Case("rows-256", _rows((2, 5, 256))),
     Case("rows-odd-90", _rows((7, 90))),
@@ -38,8 +63,29 @@ CASES = [
     Case("e4m3", _tensor((2, 5, 64), torch.float8_e4m3fn, 0.02)),
     Case("e4m3-saturated", _tensor((5, 64), torch.float8_e4m3fn, 0.002)),
     Case("e5m2-scale-1", _tensor((3, 48), torch.float8_e5m2, 1.0)),
+    Case("gelu-tanh", _made((2, 5, 96), "gelu_tanh")),
+    Case("gelu-rotated", _made((5, 192), "gelu", rotate=64)),
+    Case("silu-one-row", _made((1, 64), "silu")),
+    Case("swiglu", _made((2, 5, 80), "silu", gated=True)),
+    Case("swiglu-halves", _made((2, 5, 64), "silu", gated=True, halves=True, rotate=16)),
+    Case("gated-alone", _made((7, 40), gated=True)),
+    Case("in-front", _made((2, 4, 96), "gelu_tanh", front=32)),
+    Case("in-front-odd", _made((5, 50), "gelu_tanh", front=23)),
+    Case("in-front-and-gated", _made((2, 4, 48), "silu", gated=True, front=16, rotate=64)),
+    Case("some-rows-of-each", _made((3, 4, 64), begin=3)),
+    Case("some-rows-of-each-in-front", _made((2, 4, 48), "gelu_tanh", front=16, begin=3)),
+    Case("e4m3-gelu-tanh", _made((2, 5, 64), "gelu_tanh", number=torch.float8_e4m3fn), noise=FLIP),
+    Case("e4m3-swiglu-halves", _made((3, 40), "silu", gated=True, halves=True, number=torch.float8_e4m3fn)),
+    Case("e4m3-in-front", _made((2, 3, 1100), "gelu_tanh", front=60, number=torch.float8_e4m3fn)),
+    Case("e4m3-some-rows-of-each", _made((3, 4, 64), begin=3, number=torch.float8_e4m3fn)),
 ]
 GPU_CASES = [
+    Case("flux-gelu", _made((1, 4608, 12288), "gelu_tanh")),
+    Case("flux-single", _made((1, 4608, 12288), "gelu_tanh", front=3072)),
+    Case("flux-single-e4m3", _made((1, 4608, 12288), "gelu_tanh", front=3072, number=torch.float8_e4m3fn)),
+    Case("flux-single-rotated", _made((1, 4608, 12288), "gelu_tanh", front=3072, rotate=256)),
+    Case("z-image-swiglu", _made((1, 4320, 10240), "silu", gated=True)),
+    Case("qwen-image", _made((2, 6889, 3072), begin=100)),
     Case("flux", _rows((1, 4608, 3072))),
     Case("flux-rotated", _rows((1, 4608, 12288), rotate=256, outlier=50.0)),
     Case("flux-e4m3", _tensor((1, 4608, 3072), torch.float8_e4m3fn, 0.02)),

@@ -36,8 +36,8 @@ def _case(
     return make
 
 
-#: Tensor cores keep about 14 bits of a sum of float8.
-SHORT_SUM, LONG_SUM = 3e-4, 2e-3
+#: Tensor cores keep about 14 bits of a sum of float8, so its error grows as the root of the depth: 3.7e-4 was measured at 592 (H100).
+SHORT_SUM, MIDDLE_SUM, LONG_SUM = 3e-4, 6e-4, 2e-3
 CASES = [
     Case("int8-rows", _case((2, 5, 64), 48)),
     Case("int8-one-scale-no-bias", _case((9, 64), 32, rows=False, bias=False)),
@@ -45,7 +45,7 @@ CASES = [
     Case("int8-odd", _case((7, 72), 31)),
     Case("int8-one-row", _case((1, 128), 64)),
     Case("e4m3", _case((2, 5, 64), 48, torch.float8_e4m3fn), noise=SHORT_SUM),
-    Case("e4m3-long-no-bias", _case((140, 592), 272, torch.float8_e4m3fn, bias=False), noise=SHORT_SUM),
+    Case("e4m3-long-no-bias", _case((140, 592), 272, torch.float8_e4m3fn, bias=False), noise=MIDDLE_SUM),
     Case("int8-long", _case((140, 592), 264)),
     Case("e5m2-no-bias", _case((9, 64), 32, torch.float8_e5m2, bias=False), noise=SHORT_SUM),
     Case("int8-full-precision", _case((2, 5, 64), 48, quantised=False)),
