@@ -33,6 +33,8 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
         yield "linear_add", (rows, normal(640, 640, scale=0.04), normal(640), normal(*rows.shape))
     numbers, scales = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8), torch.full((640, 1), 3e-4, device=device)
     yield "quantise", (tokens, torch.int8, None, 64)
+    yield "norm_quantise", (tokens, "layer", 1e-6, torch.int8, None, 64, None, None, row, row, normal(2, 256, 640), row)
+    yield "norm_quantise", (tokens, "rms", 1e-6, torch.int8, None, 0, normal(640), None, row)
     yield "scaled_linear", (numbers.view(2, 320, 640), numbers, scales, normal(640), torch.full((2, 320, 1), 0.02, device=device), dtype)
     yield from _float8(tokens, numbers, torch.full((), 0.02, device=device))
     yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
@@ -56,6 +58,7 @@ def _float8(tokens: torch.Tensor, numbers: torch.Tensor, scale: torch.Tensor) ->
     """Calls with a weight of e4m3: of an input that is quantised, as two dtypes, and of one that isn't."""
     kind = torch.float8_e4m3fn
     yield "quantise", (tokens, kind, scale)
+    yield "norm_quantise", (tokens, "layer", 1e-6, kind, scale)
     small, weight = tokens.to(kind), (numbers / 32).to(kind)
     for dtype in (tokens.dtype, torch.bfloat16):
         yield "scaled_linear", (small, weight, scale, torch.zeros(640, dtype=dtype, device=tokens.device), scale, dtype)

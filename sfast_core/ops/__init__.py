@@ -15,6 +15,7 @@ NAMES = (
     "norm_rope",
     "linear",
     "quantise",
+    "norm_quantise",
     "scaled_linear",
     "linear_geglu",
     "linear_act",

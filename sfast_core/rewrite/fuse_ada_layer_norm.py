@@ -71,15 +71,15 @@ def _modulation(normed: Node) -> _Modulation | None:
         shift = next((arg for arg in summed.args if arg is not user), None)
     else:
         return None
-    scale = _less_one(next((factor for factor in factors if factor is not normed), None), normed)
-    if scale is None or not _is_row(shift, normed) or shape(last) != shape(normed) or value(last).dtype != value(normed).dtype:
+    scale = less_one(next((factor for factor in factors if factor is not normed), None), normed)
+    if scale is None or not is_row(shift, normed) or shape(last) != shape(normed) or value(last).dtype != value(normed).dtype:
         return None
     return _Modulation(last, scale, shift)
 
 
-def _less_one(factor: Any, normed: Node) -> Node | None:
+def less_one(factor: Any, normed: Node) -> Node | None:
     """The scale where ``factor`` is ``1 + scale``, perhaps with a view behind the sum."""
-    if not _is_row(factor, normed):
+    if not is_row(factor, normed):
         return None
     summed = factor.args[0] if calls(factor, torch.reshape) else factor
     if not calls(summed, torch.add) or not any(type(arg) in (int, float) and arg == 1 for arg in summed.args):
@@ -90,7 +90,7 @@ def _less_one(factor: Any, normed: Node) -> Node | None:
     return scale if shape(scale) == shape(factor) else insert(factor, torch.reshape, scale, shape(factor))
 
 
-def _is_row(node: Any, tokens: Node) -> bool:
+def is_row(node: Any, tokens: Node) -> bool:
     """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all."""
     if not isinstance(node, Node) or value(tokens).dim() != 3:
         return False
@@ -102,18 +102,18 @@ def _gated(norm: Node, total: Node | None) -> _Sum:
     """What ``norm`` sums up, ``total`` being the sum that it gives, or what has been summed up for it."""
     x, residual = norm.args[:2]
     if residual is None:
-        if calls(x, torch.addcmul) and (found := _gate(x.args[1:], x)) and shape(x.args[0]) == shape(x):
+        if calls(x, torch.addcmul) and (found := gate_of(x.args[1:], x)) and shape(x.args[0]) == shape(x):
             return _Sum(x, *found, x.args[0])
         return _Sum(None, x, None, None)
     for product, kept in ((x, residual), (residual, x)):
-        if calls(product, torch.mul) and sole_user(product) is norm and (found := _gate(product.args, product)):
+        if calls(product, torch.mul) and sole_user(product) is norm and (found := gate_of(product.args, product)):
             return _Sum(total, *found, kept)
     return _Sum(total, x, None, residual)
 
 
-def _gate(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
+def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
     """The tokens among two factors and their gate; ``result`` has the tokens' shape and dtype."""
     for y, gate in (factors, factors[::-1]):
-        if isinstance(y, Node) and shape(y) == shape(result) and value(y).dtype == value(result).dtype and _is_row(gate, y):
+        if isinstance(y, Node) and shape(y) == shape(result) and value(y).dtype == value(result).dtype and is_row(gate, y):
             return y, gate
     return None

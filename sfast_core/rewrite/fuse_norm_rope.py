@@ -124,11 +124,11 @@ def _norm(node: Any) -> _Stream | None:
     x, normalized, weight, eps = node.args
     if len(tuple(normalized)) != 1 or value(node).dtype != value(x).dtype or value(x).dtype not in _EPSILONS:
         return None
-    return _Stream(x, weight, _default_eps(value(x).dtype, node.meta["device"]) if eps is None else eps)
+    return _Stream(x, weight, default_eps(value(x).dtype, node.meta["device"]) if eps is None else eps)
 
 
 @functools.cache
-def _default_eps(dtype: torch.dtype, device: torch.device) -> float:
+def default_eps(dtype: torch.dtype, device: torch.device) -> float:
     """What PyTorch adds where a model names no eps, as ComfyUI's don't: the dtype's epsilon, or on some devices and in some versions float32's.
 
     Told by a vector whose mean square, 2**-12, is small beside the one and large beside the other.

@@ -24,6 +24,7 @@ from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
 from .fuse_linear_act import fuse_linear_act
 from .fuse_linear_add import HasImpl, fuse_linear_add
+from .fuse_norm_quantise import fuse_norm_quantise
 from .fuse_norm_rope import fuse_norm_rope
 from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
@@ -89,6 +90,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
         "fuse_add_layer_norm": lambda graph: fuse_add_layer_norm(graph, has_impl),
         "fuse_ada_layer_norm": lambda graph: fuse_ada_layer_norm(graph, has_impl),
         "carry_bias": lambda graph: carry_bias(graph, has_impl),
+        "fuse_norm_quantise": lambda graph: fuse_norm_quantise(graph, has_impl),
         "fuse_geglu": fuse_geglu,
         "split_projections": lambda graph: split_projections(graph, has_impl),
         "fuse_linear_act": fuse_linear_act,

@@ -1,0 +1,10 @@
+"""A transformer block's norm, with the residual sum in front of it and the modulation behind it, quantised for the products that read it."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import norm_quantise
+
+__all__ = ["OP", "norm_quantise"]
+
+OP = Op(name="norm_quantise", reference=norm_quantise, impls=(Impl("triton", ".triton_impl", __package__),), optional=True)

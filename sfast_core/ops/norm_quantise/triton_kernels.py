@@ -1,0 +1,110 @@
+"""The Triton kernel of ``norm_quantise``."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..quantise.triton_kernels import rotate, store_rows, to_float8, to_int8
+
+
+@triton.jit
+def _rounded(v, NARROW: tl.constexpr):
+    return v.to(NARROW).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["rows", "L"])
+def norm_quantise_kernel(
+    x,  # [rows, C]
+    residual,  # [rows, C] or None
+    x_weight,  # [C] or None; only with a residual
+    x_bias,  # likewise
+    gate,  # a row of C for each image, or None; likewise
+    weight,  # [C] or None
+    bias,  # [C] or None
+    scale,  # a row of C for each image, or None
+    shift,  # likewise
+    total,  # [rows, C], written; None where residual is None
+    q,  # [rows, C], written
+    given,  # [1] float32, of float8
+    factors,  # [rows] float32, or [1] of float8, written
+    rows,
+    L,  # rows of an image
+    C,
+    gate_stride,  # from one image's row to the next; 0: all have one
+    scale_stride,
+    shift_stride,
+    eps,
+    RMS: tl.constexpr,  # else LayerNorm
+    NARROW: tl.constexpr,  # x's dtype
+    GROUP: tl.constexpr,  # that is rotated, 16, 64 or 256, which divides C; 0: not rotated
+    LIMIT: tl.constexpr,  # float8's largest
+    BY_HAND: tl.constexpr,  # see to_float8
+    BLOCK: tl.constexpr,  # a power of two >= C, a multiple of GROUP
+    ROWS: tl.constexpr,
+):
+    """ROWS rows a program, in registers throughout. Float32 arithmetic; LayerNorm's variance is taken from deviations, not from squares.
+
+    Bytes moved: x, residual, total and q once each; an image's modulation stays in L2.
+    """
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK)[None, :]
+    live = (r < rows)[:, None] & (c < C)
+    offsets = r[:, None] * C + c
+    image = (r // L)[:, None]
+    # All loads come before the first reduction: behind its barrier they would wait for it.
+    s = tl.load(x + offsets, mask=live, other=0.0)
+    if weight is not None:
+        weights = tl.load(weight + c, mask=c < C, other=0.0).to(tl.float32)
+    if bias is not None:
+        biases = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)
+    if scale is not None:
+        factor = 1.0 + tl.load(scale + image * scale_stride + c, mask=live, other=0.0).to(tl.float32)
+    if shift is not None:
+        shifts = tl.load(shift + image * shift_stride + c, mask=live, other=0.0).to(tl.float32)
+    if residual is not None:
+        kept = tl.load(residual + offsets, mask=live, other=0.0).to(tl.float32)
+        if gate is not None:
+            gates = tl.load(gate + image * gate_stride + c, mask=live, other=0.0).to(tl.float32)
+        v = s.to(tl.float32)
+        if x_bias is not None:
+            v += tl.load(x_bias + c, mask=c < C, other=0.0).to(tl.float32)
+        if x_weight is not None:
+            x_weights = tl.load(x_weight + c, mask=c < C, other=0.0).to(tl.float32)
+            v = _rounded(v * tl.rsqrt(tl.sum(v * v, 1) / C + eps)[:, None] * x_weights, NARROW)
+        if gate is not None:
+            v *= gates
+            if RMS:
+                v = _rounded(v, NARROW)
+        s = (v + kept).to(NARROW)
+        tl.store(total + offsets, s, mask=live)
+    v = s.to(tl.float32)
+    if not RMS:
+        mean = tl.sum(v, 1) / C
+        v = tl.where(live, v - mean[:, None], 0.0)
+    v *= tl.rsqrt(tl.sum(v * v, 1) / C + eps)[:, None]
+    if weight is not None:
+        v *= weights
+    if bias is not None:
+        v += biases
+    if RMS:
+        v = _rounded(v, NARROW)
+    if scale is not None:
+        if RMS:
+            v = _rounded(v * _rounded(factor, NARROW), NARROW)
+        else:
+            v *= factor
+    if shift is not None:
+        v += shifts
+    v = _rounded(v, NARROW)
+    if given is None:
+        v = rotate(v, GROUP, ROWS, BLOCK)
+        values, by_row = to_int8(v, tl.max(tl.abs(v), 1), NARROW)
+        tl.store(factors + r, by_row, mask=r < rows)
+        store_rows(q, values, r, rows, C, GROUP, ROWS, BLOCK)
+    else:
+        divisor = tl.load(given)
+        if tl.program_id(0) == 0:
+            tl.store(factors, divisor)
+        quotient = tl.div_rn(v, tl.broadcast_to(divisor, v.shape))
+        tl.store(q + offsets, to_float8(quotient, LIMIT, q.dtype.element_ty, BY_HAND), mask=live)

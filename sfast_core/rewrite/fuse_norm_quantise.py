@@ -1,0 +1,155 @@
+"""Quantising in the pass of the norm in front of it, where nobody else reads the norm: its result in 16 bits is not written down.
+
+By then LayerNorms have their residual sums and modulations (:mod:`fuse_ada_layer_norm`). RMSNorms get theirs here: ``rms(s) * (1 + scale)``, and
+``s = residual + gate * rms(x)`` in front of it, of which each part may be missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ..capture.functional import element
+from ..ops.ada_layer_norm import ada_layer_norm
+from ..ops.add_layer_norm import add_layer_norm
+from ..ops.norm_quantise import norm_quantise
+from ..ops.quantise import quantise
+from .fuse_ada_layer_norm import gate_of, less_one
+from .fuse_linear_add import HasImpl
+from .fuse_norm_rope import default_eps
+from .graph import calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, shape, sole_user, value
+
+
+class _Norm(NamedTuple):
+    """What is quantised. The names are those of :func:`norm_quantise`'s parameters."""
+
+    last: Node  #: in front of which all that it reads is there, and behind which all are that read ``total``
+    total: Node | None  #: the sum, where somebody reads it besides the norm
+    node: Node  #: the norm, which reads it
+    x: Node
+    norm: str
+    eps: float
+    weight: Node | None = None
+    bias: Node | None = None
+    scale: Node | None = None
+    shift: Node | None = None
+    residual: Node | None = None
+    gate: Node | None = None
+    x_bias: Node | None = None
+    x_weight: Node | None = None
+
+
+def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
+    """Each norm that one :func:`quantise` alone reads, perhaps in another shape with the same rows. Without an impl all stays as it is."""
+    fused = 0
+    for node in calls_of(graph, quantise):
+        x, dtype, input_scale, rotate, *more = (*node.args, *(None, 0)[len(node.args) - 2 :])
+        normed = x.args[0] if calls(x, torch.reshape) and shape(x)[-1] == shape(x.args[0])[-1] else x
+        if sole_user(x) is not node or (normed is not x and sole_user(normed) is not x) or any(arg is not None for arg in more):
+            continue
+        found = _layer_norm(normed) or _rms_norm(normed)
+        if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):
+            continue
+        arguments = (*found[3:6], dtype, input_scale, rotate, *found[6:])
+        if not has_impl(norm_quantise, *metas(arguments)):
+            continue
+        _put(node, normed, found, arguments)
+        fused += 1
+    drop_unused(graph)
+    return fused
+
+
+def _put(node: Node, normed: Node, found: _Norm, arguments: tuple[Any, ...]) -> None:
+    """The op with ``arguments`` in the place of ``node``, which quantises ``normed``, and of the sum."""
+    last, rows = found.last, shape(normed)
+    q, factors = node.meta["val"]
+    by_row = arguments[4] is None
+    vals = (
+        value(found.x) if found.residual is None else torch.empty_like(value(found.x), memory_format=torch.contiguous_format),
+        q.new_empty(rows),
+        factors.new_empty((*rows[:-1], 1)) if by_row else factors,
+    )
+    three = insert_as(last, vals, norm_quantise, *arguments)
+    if found.total is not None:
+        found.total.replace_all_uses_with(insert_item(last, three, 0), delete_user_cb=lambda user: user is not found.node)
+    for result in list(node.users):
+        item = insert_item(last, three, 1 + result.args[1])  # type: ignore[operator]
+        replace(result, item if shape(item) == shape(result) else insert(last, torch.reshape, item, shape(result)))
+
+
+def _layer_norm(normed: Node) -> _Norm | None:
+    """A LayerNorm as the ops have it, with all that belongs to it."""
+    if not calls(normed, element) or normed.args[1] != 1:
+        return None
+    node: Any = normed.args[0]
+    total = next((user for user in node.users if calls(user, element) and user.args[1] == 0), None)
+    if calls(node, ada_layer_norm):
+        x, scale, shift, eps, residual, gate, x_bias = (*node.args, *[None] * 3)[:7]
+        return _Norm(node, total, node, x, "layer", eps, scale=scale, shift=shift, residual=residual, gate=gate, x_bias=x_bias)
+    if calls(node, add_layer_norm):
+        x, residual, weight, bias, eps, x_bias, sum_bias = (*node.args, *[None] * 2)[:7]
+        if sum_bias is None:
+            return _Norm(node, total, node, x, "layer", eps, weight, bias, residual=residual, x_bias=x_bias)
+    return None
+
+
+def _rms_norm(normed: Node) -> _Norm | None:
+    """An RMSNorm, or one and the scale behind it; with the sum that it reads, where nobody reads that before the norm is done."""
+    node, scale = normed, None
+    if calls(normed, torch.mul):
+        pairs = ((factor, other) for factor, other in (normed.args, normed.args[::-1]) if calls(factor, F.rms_norm))
+        node, factor = next(pairs, (normed, None))
+        scale = less_one(factor, node) if sole_user(node) is normed else None
+        if scale is None:
+            return None
+    if (eps := _eps(node)) is None or shape(node) != shape(normed) or value(node).dtype != value(normed).dtype:
+        return None
+    total: Any = node.args[0]
+    found = _Norm(normed, None, node, total, "rms", eps, node.args[2], scale=scale)  # type: ignore[arg-type]
+    if any(user < normed for user in total.users if user is not node) or (summed := _sum(total, eps)) is None:
+        return found
+    x, residual, gate, x_weight = summed
+    return found._replace(total=total, x=x, residual=residual, gate=gate, x_weight=x_weight)
+
+
+def _sum(total: Node, eps: float) -> tuple[Node, Node, Node | None, Node | None] | None:
+    """``x, residual, gate, x_weight`` of the sum that a node is, or None. The RMSNorm of x has to have this eps."""
+    if calls(total, torch.addcmul):
+        residual, *factors = total.args
+        found = gate_of(tuple(factors), total)
+        if found is None or not _alike(residual, total):
+            return None
+        x, weight = _normed_first(found[0], total, eps)
+        return x, residual, found[1], weight  # type: ignore[return-value]
+    if not calls(total, torch.add) or len(total.args) != 2 or not all(_alike(arg, total) for arg in total.args):
+        return None
+    first, second = total.args
+    for summand, kept in ((first, second), (second, first)):
+        gated = gate_of(summand.args, summand) if calls(summand, torch.mul) and sole_user(summand) is total else None  # type: ignore[arg-type]
+        y, gate = gated or (summand, None)
+        x, weight = _normed_first(y, summand if gated else total, eps)
+        if first is not second and (gated or weight is not None):
+            return x, kept, gate, weight  # type: ignore[return-value]
+    return first, second, None, None  # type: ignore[return-value]
+
+
+def _normed_first(y: Any, reader: Node, eps: float) -> tuple[Node, Node | None]:
+    """What an RMSNorm that ``reader`` alone reads is made of, with its weight; or ``y`` itself."""
+    if sole_user(y) is reader and y.op == "call_function" and _eps(y) == eps and y.args[2] is not None:
+        return y.args[0], y.args[2]
+    return y, None
+
+
+def _eps(node: Any) -> float | None:
+    """What an RMSNorm over the last dimension adds, or None where a node is no such norm."""
+    if not calls(node, F.rms_norm) or len(tuple(node.args[1])) != 1 or not _alike(node.args[0], node):
+        return None
+    eps: Any = node.args[3]
+    return default_eps(value(node).dtype, node.meta["device"]) if eps is None else eps
+
+
+def _alike(node: Any, other: Node) -> bool:
+    return isinstance(node, Node) and shape(node) == shape(other) and value(node).dtype == value(other).dtype
