@@ -46,9 +46,10 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
     """Each norm that one :func:`quantise` alone reads, perhaps in another shape with the same rows. Without an impl all stays as it is."""
     fused = 0
     for node in calls_of(graph, quantise):
-        x, dtype, input_scale, rotate, *more = (*node.args, *(None, 0)[len(node.args) - 2 :])
+        given: list[Any] = [*node.args, *(None, 0)[len(node.args) - 2 :]]
+        x, dtype, input_scale, rotate = given[:4]
         normed = x.args[0] if calls(x, torch.reshape) and shape(x)[-1] == shape(x.args[0])[-1] else x
-        if sole_user(x) is not node or (normed is not x and sole_user(normed) is not x) or any(arg is not None for arg in more):
+        if sole_user(x) is not node or (normed is not x and sole_user(normed) is not x) or any(arg is not None for arg in given[4:]):
             continue
         found = _layer_norm(normed) or _rms_norm(normed)
         if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):

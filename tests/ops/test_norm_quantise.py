@@ -34,8 +34,8 @@ def test_a_modulated_layer_norm_has_the_bits_of_two_kernels(how: str, summed: bo
 
     number, factor, rotate = HOW[how]
     data, given = Data(dtype, DEVICE), None if factor is None else torch.tensor(factor, device=DEVICE)
-    x, scale, shift = data.normal(2, 5, 768, mean=0.3), *data.normal(2, 1, 1536, std=0.4).chunk(2, -1)
-    residual, gate = (data.normal(2, 5, 768), data.normal(2, 1, 768)) if summed else (None, None)
+    x, scale, shift = data.normal(2, 2, 768, mean=0.3), *data.normal(2, 1, 1536, std=0.4).chunk(2, -1)
+    residual, gate = (data.normal(2, 2, 768), data.normal(2, 1, 768)) if summed else (None, None)
     total, normed = ada.launch(x, scale, shift, 1e-6, residual, gate)
     q, factors = (triton_rows_impl if given is None else triton_tensor_impl).launch(normed, number, given, rotate)
     found = triton_impl.launch(x, "layer", 1e-6, number, given, rotate, None, None, scale, shift, residual, gate)

@@ -52,20 +52,20 @@ def norm_quantise_kernel(
     live = (r < rows)[:, None] & (c < C)
     offsets = r[:, None] * C + c
     image = (r // L)[:, None]
-    # All loads come before the first reduction: behind its barrier they would wait for it.
+    # All loads come before the first reduction, behind whose barrier they would wait for it, and keep the width that they have in memory.
     s = tl.load(x + offsets, mask=live, other=0.0)
     if weight is not None:
-        weights = tl.load(weight + c, mask=c < C, other=0.0).to(tl.float32)
+        weights = tl.load(weight + c, mask=c < C, other=0.0)
     if bias is not None:
-        biases = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)
+        biases = tl.load(bias + c, mask=c < C, other=0.0)
     if scale is not None:
-        factor = 1.0 + tl.load(scale + image * scale_stride + c, mask=live, other=0.0).to(tl.float32)
+        scales = tl.load(scale + image * scale_stride + c, mask=live, other=0.0)
     if shift is not None:
-        shifts = tl.load(shift + image * shift_stride + c, mask=live, other=0.0).to(tl.float32)
+        shifts = tl.load(shift + image * shift_stride + c, mask=live, other=0.0)
     if residual is not None:
-        kept = tl.load(residual + offsets, mask=live, other=0.0).to(tl.float32)
+        kept = tl.load(residual + offsets, mask=live, other=0.0)
         if gate is not None:
-            gates = tl.load(gate + image * gate_stride + c, mask=live, other=0.0).to(tl.float32)
+            gates = tl.load(gate + image * gate_stride + c, mask=live, other=0.0)
         v = s.to(tl.float32)
         if x_bias is not None:
             v += tl.load(x_bias + c, mask=c < C, other=0.0).to(tl.float32)
@@ -73,10 +73,10 @@ def norm_quantise_kernel(
             x_weights = tl.load(x_weight + c, mask=c < C, other=0.0).to(tl.float32)
             v = _rounded(v * tl.rsqrt(tl.sum(v * v, 1) / C + eps)[:, None] * x_weights, NARROW)
         if gate is not None:
-            v *= gates
+            v *= gates.to(tl.float32)
             if RMS:
                 v = _rounded(v, NARROW)
-        s = (v + kept).to(NARROW)
+        s = (v + kept.to(tl.float32)).to(NARROW)
         tl.store(total + offsets, s, mask=live)
     v = s.to(tl.float32)
     if not RMS:
@@ -84,18 +84,19 @@ def norm_quantise_kernel(
         v = tl.where(live, v - mean[:, None], 0.0)
     v *= tl.rsqrt(tl.sum(v * v, 1) / C + eps)[:, None]
     if weight is not None:
-        v *= weights
+        v *= weights.to(tl.float32)
     if bias is not None:
-        v += biases
+        v += biases.to(tl.float32)
     if RMS:
         v = _rounded(v, NARROW)
     if scale is not None:
+        factor = 1.0 + scales.to(tl.float32)
         if RMS:
             v = _rounded(v * _rounded(factor, NARROW), NARROW)
         else:
             v *= factor
     if shift is not None:
-        v += shifts
+        v += shifts.to(tl.float32)
     v = _rounded(v, NARROW)
     if given is None:
         v = rotate(v, GROUP, ROWS, BLOCK)

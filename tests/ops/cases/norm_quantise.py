@@ -60,7 +60,7 @@ CASES = [
     Case("rms-scale", _make((2, 5, 96), "rms", "weight", "scale")),
     Case("rms-sum", _make((2, 5, 96), "rms", "weight", "residual")),
     Case("rms-sandwich", _make((2, 5, 160), "rms", *_SANDWICH)),
-    Case("rms-sandwich-rotated", _make((2, 3, 256), "rms", *_SANDWICH, "shift", rotate=256)),
+    Case("rms-shift", _make((2, 3, 64), "rms", "scale", "shift")),
     Case("rms-sandwich-no-gate", _make((6, 96), "rms", "weight", "residual", "x_weight")),
     Case("ada-e4m3", _make((2, 5, 72), "layer", *_ADA, number=E4M3)),
     Case("layer-e5m2", _make((2, 5, 64), "layer", number=E5M2)),
@@ -73,5 +73,6 @@ GPU_CASES = [
     Case("flux-1x4608x3072-e4m3", _make((1, 4608, 3072), "layer", *_ADA, number=E4M3)),
     Case("qwen-2x6889x3072", _make((2, 6889, 3072), "layer", *_ADA)),
     Case("z-image-1x4320x3840", _make((1, 4320, 3840), "rms", *_SANDWICH)),
+    Case("z-image-1x4320x3840-rotated", _make((1, 4320, 3840), "rms", *_SANDWICH, rotate=256)),
     Case("z-image-1x4320x3840-e4m3", _make((1, 4320, 3840), "rms", *_SANDWICH, number=E4M3)),
 ]
