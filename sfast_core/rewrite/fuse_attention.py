@@ -19,7 +19,9 @@ def fuse_attention(graph: Graph) -> int:
         if node.args[4] != 0:
             continue
         if value(node).dim() == 4:
-            replace(node, _as_op(node, value(node), *node.args[:4]))
+            op = _as_op(node, value(node), *node.args[:4])
+            _lay_out(node, value(op))
+            replace(node, op)
         elif _is_one_head(node):
             op = _as_op(node, value(node).unsqueeze(1), *(_in_heads(node, x) for x in node.args[:4]))
             replace(node, insert(node, torch.reshape, op, shape(node)))
@@ -32,9 +34,7 @@ def fuse_attention(graph: Graph) -> int:
 def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:
     """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of ``node``."""
     tokens_inside = out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
-    op = insert_as(node, tokens_inside, attention, *operands, *node.args[5:])
-    _lay_out(node, tokens_inside)
-    return op
+    return insert_as(node, tokens_inside, attention, *operands, *node.args[5:])
 
 
 def _lay_out(node: Node, val: torch.Tensor) -> None:

@@ -91,8 +91,9 @@ def _product(node: Node) -> _Product | None:
         return _dequantised_product(node, node.args[0], _dequantised_turned(node.args[1]), None)
     if calls(node, torch.bmm):
         return None if _biased(node) else _batched_product(node, node, None)
-    if calls(node, torch.add) and isinstance(node.args[0], Node) and _biased(node.args[0]) is node:
-        return _batched_product(node, node.args[0], node.args[1])
+    if calls(node, torch.add):
+        bmm, bias = node.args
+        return _batched_product(node, bmm, bias) if isinstance(bmm, Node) and _biased(bmm) is node else None
     return None
 
 

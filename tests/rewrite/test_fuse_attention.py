@@ -276,3 +276,11 @@ def test_the_ops_meta_value_is_what_it_returns() -> None:
     (node,) = [node for node in graph.nodes if node.target is attention]
     q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
     assert node.meta["val"].stride() == attention(q, k, v).stride() and node.meta["val"].shape == q.shape
+
+
+def test_tokens_seen_in_a_row_are_a_view_of_its_result() -> None:
+    """Whatever the recorded call's result was: passes behind it ask whether a reshape copies."""
+    forward = lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 5, 16)  # noqa: E731
+    _, graph = rewritten("fuse_attention", Forward(forward), *(torch.randn(2, 2, 5, 8) for _ in range(3)))
+    (turned,) = [node for node in graph.nodes if node.target is torch.permute]
+    assert turned.meta["val"].is_contiguous()

@@ -57,15 +57,15 @@ def _smallest_normal(NARROW: tl.constexpr):
 
 
 @triton.jit
-def store_rows(q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write values [ROWS, BLOCK], as :func:`rotate` has left their order, to the rows r of q [rows, K], 8 of a row at a time."""
+def store_rows(q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BEGIN: tl.constexpr = 0):
+    """Write values [ROWS, BLOCK], as :func:`rotate` has left their order, to the rows r of q [rows, K] from column BEGIN on, 8 of a row at a time."""
     if GROUP == 0:
-        c = tl.arange(0, BLOCK)[None, :]
+        c = BEGIN + tl.arange(0, BLOCK)[None, :]
         tl.store(q + r[:, None] * K + c, values, mask=(r < rows)[:, None] & (c < K))
     else:
         eights = tl.flip(tl.reshape(values, (ROWS, BLOCK // GROUP, GROUP // 8, 8)), 3)
         row = r[:, None, None, None]
-        group = tl.arange(0, BLOCK // GROUP)[None, :, None, None] * GROUP
+        group = BEGIN + tl.arange(0, BLOCK // GROUP)[None, :, None, None] * GROUP
         within = (GROUP // 8 - 1 - tl.arange(0, GROUP // 8)[None, None, :, None]) * 8 + tl.arange(0, 8)[None, None, None, :]
         tl.store(q + row * K + group + within, eights, mask=(row < rows) & (group + within < K))
 
@@ -87,7 +87,8 @@ def quantise_rows_kernel(
     BY_HAND: tl.constexpr,
     GROUP: tl.constexpr,  # 16, 64 or 256, which divides K; 0: not rotated
     NARROW: tl.constexpr,  # x's dtype
-    BLOCK: tl.constexpr,  # a power of two >= K, a multiple of GROUP
+    BLOCK: tl.constexpr,  # a power of two, a multiple of GROUP
+    TAIL: tl.constexpr,  # likewise, BLOCK + TAIL >= K; or 0
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows a program, each read once and kept in registers. Moves the bytes of what is given and of q once."""
@@ -98,7 +99,18 @@ def quantise_rows_kernel(
         x_outer, x_inner, times_outer, times_inner, front_outer, front_inner, ACT, TIMES, FRONT, STEPS, NARROW, BY_HAND,
     )  # fmt: skip
     v = rotate(v, GROUP, ROWS, BLOCK)
-    values, scale = to_int8(v, tl.max(tl.abs(v), 1), NARROW)
+    limit = tl.max(tl.abs(v), 1)
+    if TAIL:
+        c = BLOCK + tl.arange(0, TAIL)[None, :]
+        w = load_source(
+            x, times, front, r[:, None], c, (r < rows)[:, None] & (c < K), front_width, inner,
+            x_outer, x_inner, times_outer, times_inner, front_outer, front_inner, ACT, TIMES, FRONT, STEPS, NARROW, BY_HAND,
+        )  # fmt: skip
+        w = rotate(w, GROUP, ROWS, TAIL)
+        limit = tl.maximum(limit, tl.max(tl.abs(w), 1))
+        ends, _ = to_int8(w, limit, NARROW)
+        store_rows(q, ends, r, rows, K, GROUP, ROWS, TAIL, BLOCK)
+    values, scale = to_int8(v, limit, NARROW)
     tl.store(scales + r, scale, mask=r < rows)
     store_rows(q, values, r, rows, K, GROUP, ROWS, BLOCK)
 
@@ -109,7 +121,9 @@ def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr
     v = tl.minimum(tl.maximum(v, -LIMIT, propagate_nan=tl.PropagateNan.ALL), LIMIT, propagate_nan=tl.PropagateNan.ALL)
     if BY_HAND:
         DROPPED: tl.constexpr = 20 if DTYPE == tl.float8e4nv else 21  # of float32's 23 bits behind the point
-        SMALLEST: tl.constexpr = 0.015625 if DTYPE == tl.float8e4nv else 6.103515625e-05  # normal number; below it all are equally far apart
+        SMALLEST: tl.constexpr = (
+            0.015625 if DTYPE == tl.float8e4nv else 6.103515625e-05
+        )  # normal number; below it all are equally far apart
         FIXED: tl.constexpr = 24576.0 if DTYPE == tl.float8e4nv else 192.0  # 1.5 * 2^23 times how far
         bits = v.to(tl.int32, bitcast=True)
         bits += (1 << (DROPPED - 1)) - 1 + ((bits >> DROPPED) & 1)

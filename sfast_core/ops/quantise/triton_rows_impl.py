@@ -24,16 +24,23 @@ _MAX_WARPS = 16
 
 
 class QuantiseTile(NamedTuple):
-    """A program's part: so many rows of a block of channels, a power of two."""
+    """A program's part: so many rows of a block of channels, a power of two, and of a smaller one behind it, or of none."""
 
     block: int
     rows: int
     warps: int
+    tail: int = 0
 
 
-def quantise_tile(channels: int, rotate: int) -> QuantiseTile:
-    """The tile for rows of so many channels."""
-    block = max(triton.next_power_of_2(channels), rotate, 16)
+def quantise_tile(channels: int, rotate: int, made: bool = False) -> QuantiseTile:
+    """The tile for rows of so many channels. ``made``: an activation costs each place of a block more than loading does, so few are to be idle."""
+    least = max(rotate, 16)
+    head = triton.next_power_of_2(channels + 1) // 2
+    tail = max(triton.next_power_of_2(channels - head), least)
+    if made and head >= _PROGRAM_ELEMENTS and channels > head and head + tail < 2 * head:
+        threads = (head + tail) // _THREAD_ELEMENTS
+        return QuantiseTile(head, 1, min(_MAX_WARPS, triton.next_power_of_2(threads // 32 + 1) // 2), tail)
+    block = max(triton.next_power_of_2(channels), least)
     rows = max(1, _PROGRAM_ELEMENTS // block)
     return QuantiseTile(block, rows, max(1, min(_MAX_WARPS, rows * block // (32 * _THREAD_ELEMENTS))))
 
@@ -71,7 +78,7 @@ def launch(
     front: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit but for the order in which a rotation sums."""
-    return launch_tile(quantise_tile(width(x, front), rotate), x, rotate, act, times, front)
+    return launch_tile(quantise_tile(width(x, front), rotate, act is not None), x, rotate, act, times, front)
 
 
 def launch_tile(
@@ -98,6 +105,7 @@ def launch_tile(
             **source_constants(source, x, act, times, front),
             GROUP=rotate,
             BLOCK=tile.block,
+            TAIL=tile.tail,
             ROWS=tile.rows,
             num_warps=tile.warps,
         )
