@@ -146,7 +146,7 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if now is MISSING or not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
+        if not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -218,7 +218,7 @@ class _Finder:
         """One that code sets and that none reads."""
         if now is place.then:  # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
             place.read = True
-        elif now is MISSING or not self._effects.add(place.table, partial(operator.setitem, place.table, place.name), now):
+        elif not self._effects.add(place.table, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:
