@@ -146,7 +146,7 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if now is MISSING or not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
+        if not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -154,10 +154,16 @@ class _Finder:
         if held.kind is Kind.SET or type(held.value) not in (list, dict):
             if not self._exact.same_items(held.value, held.before, held.kind):
                 self._refuse(key, held.origin)
+            self._watch(held)
         elif held.kind is Kind.SEQUENCE:
             self._list(held, key)
         else:
             self._dict(held, key)
+
+    def _watch(self, held: Held) -> None:
+        """It is as it was: cleared while it was empty, say, or not written to at all. So it stays only if nobody else has changed it meanwhile."""
+        if not held.written <= _EXTENDING and not held.read:
+            held.read = True
 
     def _state(self, replaced: Iterable[Any]) -> bool:
         """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to read."""
@@ -166,7 +172,7 @@ class _Finder:
     def _list(self, held: Held, key: tuple[int, Any]) -> None:
         now, before = held.value, held.before
         if len(now) == len(before) and all(map(operator.is_, now, before)):
-            return
+            return self._watch(held)
         if held.read:
             if not self._exact.same_items(now, before, held.kind):
                 self._refuse(key, held.origin)
@@ -179,7 +185,7 @@ class _Finder:
         now = held.value
         keys, values = held.before
         if len(now) == len(keys) and all(map(operator.is_, now, keys)) and all(map(operator.is_, now.values(), values)):
-            return
+            return self._watch(held)
         before = dict(zip(keys, values, strict=True))
         changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
         if held.read and (not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)):
@@ -218,7 +224,7 @@ class _Finder:
         """One that code sets and that none reads."""
         if now is place.then:  # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
             place.read = True
-        elif now is MISSING or not self._effects.add(place.table, partial(operator.setitem, place.table, place.name), now):
+        elif not self._effects.add(place.table, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:

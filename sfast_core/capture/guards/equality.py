@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Collection
 from types import FunctionType
@@ -9,7 +10,7 @@ from typing import Any
 
 from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
-from .notes import COMPUTED, MISSING, SeenFunction
+from .notes import COMPUTED, MISSING, content_of
 from .read_set import ReadSet
 
 _DEEPEST = 12
@@ -34,7 +35,6 @@ class Equality:
             if place.read and (table not in reads.held or not reads.held[table].read):
                 self._items.setdefault(table, {})[name] = place.then
         self._seen = reads.seen
-        self._functions = dict(reads.functions)
 
     def same(self, now: Any, then: Any, depth: int = 0) -> bool:
         """Whether ``now`` is ``then``, or another object that is as good."""
@@ -43,7 +43,7 @@ class Equality:
             return True
         if type(then) is TensorNote:
             return then.fits(now)
-        if id(then) in self._fixed or type(now) is not type(then) or now is MISSING or then is MISSING or depth > _DEEPEST:
+        if id(then) in self._fixed or type(now) is not type(then) or depth > _DEEPEST:
             return False
         kind = kind_of(then)
         try:
@@ -75,7 +75,7 @@ class Equality:
     def same_items(self, now: Any, before: Any, kind: Kind, depth: int = 0) -> bool:
         """Whether a container has in it what was in it ``before``: a list, keys and values, or a set."""
         if kind is Kind.SET:
-            return len(now) == len(before) and {(type(item), item) for item in now} == {(type(item), item) for item in before}
+            return {(type(item), item) for item in now} == {(type(item), item) for item in before}
         if kind is Kind.SEQUENCE:
             return len(now) == len(before) and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))
         keys, values = before
@@ -103,18 +103,12 @@ class Equality:
         return self.same_items(now, before, kind, depth)
 
     def _same_function(self, now: FunctionType, then: FunctionType, depth: int) -> bool:
-        known = self._functions.get(id(then))
-        if known is None:
-            cells = [(cell, cell.cell_contents) for cell in then.__closure__ or ()]
-            known = SeenFunction(then, then.__code__, then.__defaults__, then.__kwdefaults__, cells, None)
-        closure = now.__closure__ or ()
         return (
-            (now.__code__ is known.code or now.__code__ == known.code)
+            (now.__code__ is then.__code__ or now.__code__ == then.__code__)
             and now.__globals__ is then.__globals__
-            and self.same(now.__defaults__, known.defaults, depth)
-            and self.same(now.__kwdefaults__, known.keywords, depth)
-            and len(closure) == len(known.cells)
-            and all(self.same(cell.cell_contents, content, depth) for cell, (_, content) in zip(closure, known.cells, strict=True))
+            and self.same(now.__defaults__, then.__defaults__, depth)
+            and self.same(now.__kwdefaults__, then.__kwdefaults__, depth)
+            and all(map(self.same, map(content_of, now.__closure__ or ()), map(content_of, then.__closure__ or ()), itertools.repeat(depth)))
         )
 
     def _same_object(self, now: Any, then: Any, depth: int) -> bool:

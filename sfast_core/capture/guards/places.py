@@ -35,9 +35,6 @@ class Places:
         """The first place where something else is now, or None."""
         if not self._all_the_same():
             moved = [place for row in self._steady for place in _places_of(row) if place.table.get(place.name, MISSING) is not place.then]
-            for place in moved:
-                if not self._same(place.table.get(place.name, MISSING), place.then):
-                    return place
             self._take_out(moved)
             self._moving += moved
             self._arrange()

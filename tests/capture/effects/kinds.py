@@ -140,6 +140,7 @@ ITERATORS = {
     "numpy's RandomState": Effect("return x * float(self.r.rand())", "self.r = np.random.RandomState(0)"),
     "numpy.random": Effect("return x * float(np.random.rand())", draws=True),
     "torch.Generator": Effect("return x + torch.randn(2, 8, generator=self.g)", "self.g = torch.Generator()\nself.g.manual_seed(0)", side="m.g.get_state()"),
+    "a seed": Effect("torch.manual_seed(7)\nreturn self.linear(x)", side="torch.rand(2)"),
     "torch.rand": Effect("return x + torch.rand(2, 8)", draws=True),
     "torch.randn_like": Effect("return x + torch.randn_like(x)", draws=True),
     "normal_": Effect("return x + torch.empty(2, 8).normal_()", draws=True),
@@ -329,6 +330,7 @@ STATISTICS = {
 ARGUMENTS = {
     "a list that was passed, appended to": Effect("y = self.linear(x)\nl.append(y)\nreturn torch.tanh(y)", arguments=True),
     "a list that was passed, with a number": Effect("l.append(3)\nreturn self.linear(x)", arguments=True),
+    "a list that was passed, its tensor replaced": Effect("l[0] = l[0] * 2\nreturn self.linear(x)", arguments=True),
     "a dict that was passed, written to": Effect("y = self.linear(x)\nd['y'] = y\nreturn torch.tanh(y)", arguments=True),
     "a dict that was passed, popped from": Effect("return self.linear(x) * d.pop('scale', 1.0)", arguments=True),
     "a dict that was passed, emptied": Effect("y = self.linear(x) * d['scale']\nd.clear()\nreturn y", arguments=True),

@@ -6,12 +6,14 @@ import builtins
 import collections
 import dataclasses
 import functools
+import math
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,8 @@ class Data:
 
 
 A, B = Token(), Token()
+BOX = Box(1.0)
+K = 1.0
 TABLE = {A: 1.0, B: 2.0}
 LISTED = [1.0]
 GET = getattr
@@ -81,6 +85,37 @@ def function(k: float) -> Any:
 
 def handed_on(value: Any) -> Any:
     return value
+
+
+def with_more(value: Any) -> Any:
+    value.k, value.more = 1.0, 2.0
+    return value
+
+
+def with_keyword(k: float) -> Any:
+    return lambda x, *, k=k: x * k
+
+
+def of_a_file(k: float) -> Any:
+    return types.FunctionType((lambda x: x * K).__code__, {"K": k})
+
+
+def is_sparse(value: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return value.layout is torch.sparse_coo
+
+
+class Marked(torch.Tensor):
+    k: float
+
+
+def marked(k: float) -> torch.Tensor:
+    return with_k(torch.ones(2).as_subclass(Marked), k)
+
+
+def k_of(value: Any) -> float:
+    with torch._C.DisableTorchFunction():
+        return value.k
 
 
 def in_order(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -150,6 +185,32 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
     "dataclasses.asdict": (lambda net, x: x * dataclasses.asdict(net.value)["k"], lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),
     "dataclasses.astuple": (lambda net, x: x * dataclasses.astuple(net.value)[0], lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),
     "str.format": (lambda net, x: x * float("{0.k}".format(net.value)), lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),  # noqa: UP030, UP032
+    "a slice from False": (lambda net, x: x * 2 if net.value.start is False else x, lambda: slice(0, 2), put(lambda: slice(False, 2))),
+    "a complex number's zero": (lambda net, x: x * math.copysign(1, net.value.real), lambda: complex(0.0, 1.0), put(lambda: complex(-0.0, 1.0))),
+    "a list that is a tuple": (lambda net, x: x * 2 if isinstance(net.value, tuple) else x, lambda: [1.0], put(lambda: (1.0,))),
+    "a large numpy array": (lambda net, x: x * float(net.value[0]), lambda: np.ones(1 << 18), lambda net: net.value.fill(2.0)),
+    "a dict's keys": (
+        lambda net, x: x * (2 if "b" in list(net.value) else 1), lambda: {"a": 1.0}, lambda net: net.value.update(b=net.value.pop("a"))),
+    "another dict's keys": (lambda net, x: x * (2 if "b" in list(net.value) else 1), lambda: {"a": 1.0}, put(lambda: {"b": 1.0})),
+    # What tensors are besides their shape and dtype.
+    "a tensor's layout": (lambda net, x: x * 2 if is_sparse(net.value) else x, lambda: torch.ones(2, 2), put(lambda: torch.ones(2, 2).to_sparse())),
+    "whether a tensor is conjugated": (
+        lambda net, x: x * 2 if net.value.is_conj() else x, lambda: torch.ones(2, dtype=torch.complex64), put(lambda: torch.ones(2, dtype=torch.complex64).conj())),
+    "whether a tensor is negated": (lambda net, x: x * 2 if net.value.is_neg() else x, lambda: torch.ones(2), put(lambda: torch._neg_view(torch.ones(2)))),
+    "whether a tensor wants gradients": (
+        lambda net, x: x * 2 if net.value.requires_grad else x, lambda: torch.ones(2), put(lambda: torch.ones(2, requires_grad=True))),
+    "a tensor of a class of its own": (lambda net, x: x * k_of(net.value), lambda: marked(1.0), put(lambda: marked(2.0))),
+    # Functions that are much alike.
+    "a function of another file": (lambda net, x: net.value(x), lambda: of_a_file(1.0), put(lambda: of_a_file(2.0))),
+    "a function's keyword default": (lambda net, x: net.value(x), lambda: with_keyword(1.0), put(lambda: with_keyword(2.0))),
+    "a method of another function": (
+        lambda net, x: net.value(x), lambda: types.MethodType(Box.add, BOX), put(lambda: types.MethodType(lambda box, x: x * box.k * 2, BOX))),
+    "a weak reference to another": (lambda net, x: x * TABLE[net.value()], lambda: weakref.ref(A), put(lambda: weakref.ref(B))),
+    # That there is something more.
+    "all attributes of the root": (lambda net, x: x * len(vars(net)), lambda: None, lambda net: setattr(net, "another", None)),
+    "all attributes of an object": (lambda net, x: x * len(vars(net.value)), lambda: Box(1.0), lambda net: setattr(net.value, "another", None)),
+    "an attribute more of another list": (
+        lambda net, x: x * getattr(net.value, "k", 1.0) * getattr(net.value, "more", 1.0), lambda: with_k(Names(), 1.0), put(lambda: with_more(Names()))),
     # One item of a dict, by get.
     "a key that comes": (lambda net, x: x * net.value.get("k", 1.0), dict, lambda net: net.value.update(k=2.0)),
     "a key that goes": (lambda net, x: x * net.value.get("k", 1.0), lambda: {"k": 2.0}, lambda net: net.value.clear()),

@@ -26,6 +26,7 @@ class State:
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
         self.inner = {"scale": scale}
+        self.seen = 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.scale
@@ -44,9 +45,15 @@ class State:
     def times(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.scale
 
+    def is_one(self) -> bool:
+        return self is ONE
+
     @property
     def doubled(self) -> float:
         return self.scale * 2
+
+
+ONE = State()
 
 
 class Slotted:
@@ -92,6 +99,15 @@ def of_a_class(x: torch.Tensor, options: Any) -> torch.Tensor:
     return x + sum(isinstance(value, State) for value in options.values())
 
 
+def scaled(x: torch.Tensor, state: Any) -> torch.Tensor:
+    return x * state.scale
+
+
+def written(x: torch.Tensor, options: Any) -> torch.Tensor:
+    options[KEY].seen = 1
+    return x
+
+
 UNREAD: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "not at all": lambda x, options: x + options["step"],
     "copied": copied,
@@ -113,6 +129,11 @@ READ: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "by iteration": lambda x, options: x * next(iter(options[KEY])),
     "by its truth": lambda x, options: x * (2 if options[KEY] else 1),
     "compared": lambda x, options: x * (2 if options[KEY] == 1.0 else 1),
+    "by a function": lambda x, options: scaled(x, options[KEY]),
+    "by a copy": lambda x, options: x * (2 if {**options}["state"] is ONE else 1),
+    "by a method that asks which it is": lambda x, options: x * (2 if options[KEY].is_one() else 1),
+    "by its class": lambda x, options: x * options[KEY].kind,
+    "written to": written,
     "all that it has": lambda x, options: x * vars(options[KEY])["scale"],
 }
 
