@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import torch
 
 from .kinds import Kind
-from .notes import MISSING, Row, Seen
+from .notes import MISSING, Row, Seen, Table
 from .read_set import ReadSet
 from .seen_values import ASKED, COMPUTED
 
 Note = Callable[[torch.Tensor], Any]
+
+
+class _There(NamedTuple):
+    table: int  #: which one: the object's own, then its parts
+    present: list[str]
+    absent: list[str]
 
 
 def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) -> list[Row]:
@@ -24,44 +30,40 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
         noted: what to keep of a tensor in its place.
     """
     rows: list[Row] = []
+    shapes: dict[tuple[Any, ...], list[_There]] = {}
     for seen in reads.seen.values():
         if not seen.found or seen.table is None:
             continue
-        tables: dict[int, Row] = {}
-        for table, name, then in _places(reads, seen):
-            key = id(table)
-            if (key, name) in left_out:
-                continue
-            row = tables.get(key)
-            if row is None:
-                row = tables[key] = Row(table, seen.origin)
+        names, kept = tuple(seen.found), (seen.before, *(before for _, before in seen.parts))
+        shape = (seen.cls, names, *(tuple(map(table.__contains__, names)) for table in kept))
+        there = shapes.get(shape)
+        if there is None:
+            there = shapes[shape] = _where(reads, seen, names, kept)
+        tables = (seen.table, *(table for table, _ in seen.parts))
+        for which, present, absent in there:
+            key = id(tables[which])
+            row = Row(tables[which], seen.origin)
+            row.names = [name for name in present if (key, name) not in left_out]
+            row.then = [noted(then) if isinstance(then := seen.found[name], torch.Tensor) else then for name in row.names]
+            row.absent = [name for name in absent if (key, name) not in left_out]
+            if row.names or row.absent:
                 rows.append(row)
-            if then is MISSING:
-                row.absent.append(name)
-            else:
-                row.names.append(name)
-                row.then.append(noted(then) if isinstance(then, torch.Tensor) else then)
         if seen.kind is Kind.MODULE:
             seen.found = {}
     return rows
 
 
-def _places(reads: ReadSet, seen: Seen) -> Iterator[tuple[Any, str, Any]]:
-    """Each attribute's table, its name, and what was there."""
-    before, lookups, cls = seen.before, reads.lookups, seen.cls
-    for name, value in seen.found.items():
-        kind, in_class = lookups.get((cls, name), (COMPUTED, None))  # an object's class is looked up nowhere
+def _where(reads: ReadSet, seen: Seen, names: tuple[str, ...], kept: tuple[Table, ...]) -> list[_There]:
+    """In which of an object's tables each of these attributes is, and in which it has to stay away. Thousands of layers are alike in this."""
+    found = [_There(index, [], []) for index in range(len(kept))]
+    for name in names:
+        kind, in_class = reads.lookups.get((seen.cls, name), (COMPUTED, None))  # an object's class is looked up nowhere
         if kind is ASKED or kind is COMPUTED:
             continue
-        if name in before:
-            yield seen.table, name, value
+        home = next((index for index, table in enumerate(kept) if name in table), None)
+        if home is not None:
+            found[home].present.append(name)
             continue
-        for table, part in seen.parts:
-            if name in part:
-                yield table, name, value
-                break
-        else:
-            yield seen.table, name, MISSING
-            if in_class is MISSING:
-                for table, _ in seen.parts:
-                    yield table, name, MISSING
+        for there in found if in_class is MISSING else found[:1]:
+            there.absent.append(name)
+    return [there for there in found if there.present or there.absent]

@@ -20,6 +20,7 @@ _PACKAGE = __name__.rsplit(".", 3)[0] + "."  #: this package, wherever it is
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _LAYERS = tuple(_TORCH + part.replace("/", os.sep) for part in ("nn/modules/", "nn/functional.py", "nn/utils/"))
+_FUNCTIONAL = _TORCH + os.path.join("nn", "functional.py")
 _CALLING = _TORCH + os.path.join("nn", "modules", "module.py")  #: what this reads of each module, its call, is known beforehand
 _STANDARD = tuple(
     {str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib")} | {str(Path(os.__file__).parent) + os.sep}
@@ -69,6 +70,11 @@ def is_read(path: str) -> bool:
     if path.startswith(_STANDARD) and not is_installed(path):
         return path.endswith(_STEERING)
     return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith("typing_extensions.py")
+
+
+def is_functional(path: str) -> bool:
+    """Whether a file is PyTorch's of functions of tensors: what these read is in their file, and nothing of their arguments steers but tensors."""
+    return path == _FUNCTIONAL
 
 
 def is_installed(path: str) -> bool:

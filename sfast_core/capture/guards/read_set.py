@@ -10,16 +10,15 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
-from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .all_names import names_of, own_of
-from .chains import ANYTHING, ITEM, USED, Chain, CodeReads, read_everything
+from .chains import ANYTHING, ITEM, USED, Chain, read_everything
 from .code_cache import CodeCache
-from .given import IMPORTING, is_given, is_importing, is_read, is_standard, itself
+from .given import IMPORTING, is_functional, is_given, is_importing, is_read, is_standard, itself
 from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Place, Seen, Table, item_of
@@ -30,10 +29,11 @@ _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
-@dataclass(eq=False)
-class _Plan:
-    reads: CodeReads
+class _Plan(NamedTuple):
+    """What to look at where a function of this code starts: which variables, and whose method it is."""
+
     roots: tuple[tuple[str, Chain], ...]
+    receives: bool
 
 
 class ReadSet(SeenValues):
@@ -76,14 +76,14 @@ class ReadSet(SeenValues):
                 return
             else:
                 plan = self._planned(code, frame.f_globals)
-            if not plan.roots and not code.co_argcount:
+            if not plan.roots and not plan.receives:
                 return
             variables = frame.f_locals
             if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
                 self._imports.add(str(variables.get("name")))
             for name, chain in plan.roots:
                 self._variable(variables.get(name), chain, name)
-            if code.co_argcount:
+            if plan.receives:
                 receiver = variables.get(code.co_varnames[0])
                 self._receiver(receiver, code)
                 if code.co_name == "__init__":
@@ -95,7 +95,8 @@ class ReadSet(SeenValues):
         reads = self._codes.of(code)
         if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
             read_everything(reads)
-        plan = _Plan(reads, tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item))
+        roots = tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item)
+        plan = _Plan((), False) if is_functional(code.co_filename) else _Plan(roots, code.co_argcount > 0)
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self.words |= reads.words
