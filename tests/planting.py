@@ -12,6 +12,6 @@ def planted(owner: Any, name: str, old: str, new: str) -> Any:
     function = getattr(owner, name)
     text = inspect.getsource(function)
     assert text.count(old) == 1, f"{function.__qualname__} has no such check any more: {old}"
-    names = dict(function.__globals__)
-    exec("from __future__ import annotations\n" + textwrap.dedent(text.replace(old, new)), names)
-    return names[name]
+    made: dict[str, Any] = {}  # apart from the names that it finds: one of them may be its own
+    exec("from __future__ import annotations\n" + textwrap.dedent(text.replace(old, new)), dict(function.__globals__), made)
+    return made[name]

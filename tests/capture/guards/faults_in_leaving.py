@@ -1,0 +1,74 @@
+"""In what a call leaves behind, and in what leaves no trace.
+
+Whose function, its name, what its source has in the place of what, and the scenario that goes wrong then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sfast_core.capture import trace, tracer, unchanged
+from sfast_core.capture.externals import Externals
+from sfast_core.capture.guards import arguments, effects
+
+FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
+    (effects._Finder, '_another', 'return True  # an equal', 'pass  # an equal', 'unseen:a dict that is put back'),
+    (tracer, 'has_read', 'id(value) in reads.seen or ', '', 'arguments:by a function'),
+    (tracer, 'has_read', 'name in reads.words or ', '', 'arguments:by a copy'),
+    (tracer, 'has_read', ' or not name.isidentifier()', '', 'unseen:an argument whose key is no name'),
+    (tracer, 'has_read', 'reads.anything or ', '', 'arguments:by any name'),
+    (tracer, 'has_read', 'any(cls is type(value) for cls, _ in reads.receivers) or ', '', 'arguments:by a method that asks which it is'),
+    (tracer, 'has_read', ' or not names.isdisjoint(_kept(value))', '', 'arguments:by a computed name'),
+    (tracer, 'has_read', 'reads.loose | reads.stored', 'reads.stored', 'arguments:by a computed name'),
+    (tracer, 'has_read', 'reads.loose | reads.stored', 'reads.loose', 'arguments:written to'),
+    (arguments, '_kept', 'names = set(table)', 'names = set()', 'arguments:by a computed name'),
+    (arguments, '_kept', 'if isinstance(value, torch.nn.Module):', 'if False:', 'unseen:a part of an argument'),
+    (arguments, '_kept', 'if not is_given(owner.__module__):', 'if False:', 'arguments:by its class'),
+    (effects._Finder, 'find', 'self._object(seen, value, value is root)', 'pass', 'effect:kept for the next call: a previous output by a computed name'),
+    (effects._Finder, 'find', 'self._container(held)', 'pass', 'effect:a counter in: a list'),
+    (effects._Finder, 'find', 'self._rest()', 'pass', "effect:a counter in: a class's attribute, by type"),
+    (effects._Finder, 'find', 'if self._wrong:', 'if False:', 'effect:a counter in: a list'),
+    (effects._Finder, '_object', 'self._reads.note(seen, name)', 'pass', 'effect:kept for others: an attribute that others set back'),
+    (effects._Finder, '_object', '((seen.table, seen.before), *seen.parts)', '((seen.table, seen.before),)', 'effect:kept for others: features in a buffer registered anew'),
+    (effects._Finder, '_attribute', 'name in seen.found or seen.computed', 'False', 'effect:kept for the next call: a previous output by a computed name'),
+    (effects._Finder, '_attribute', 'name in seen.found or seen.computed', 'name in seen.found', 'effect:kept for the next call: a previous output by a computed name'),
+    (effects._Finder, '_attribute', 'if not self._equality.same(now, then):', 'if False:', 'effect:kept for the next call: a previous output by a computed name'),
+    (effects._Finder, '_attribute', 'if not self._another(now, then):', 'if True:', 'effect:kept for others: features by a computed name'),
+    (effects._Finder, '_attribute', 'not self._effects.add(get(), lambda made: setattr(get(), name, made), now)', 'False', 'effect:kept for others: features'),
+    (effects._Finder, '_container', 'if not self._exact.same_items(held.value, held.before, held.kind):', 'if False:', 'effect:kept for others: maps appended to a deque'),
+    (effects._Finder, '_container', 'self._list(held, key)', 'pass', 'effect:a counter in: a list'),
+    (effects._Finder, '_container', 'self._dict(held, key)', 'pass', 'effect:a counter in: a dict that is consumed'),
+    (effects._Finder, '_list', 'if not self._exact.same_items(now, before, held.kind):', 'if False:', 'effect:a counter in: a list'),
+    (effects._Finder, '_list', 'if held.read:', 'if False:', 'effect:a counter in: a global list'),
+    (effects._Finder, '_list', 'not held.written <= _EXTENDING or ', '', 'effect:kept for others: maps inserted'),
+    (effects._Finder, '_list', 'len(now) < len(before) or ', '', 'unseen:a list that gets shorter'),
+    (effects._Finder, '_list', 'not all(map(operator.is_, now, before)) or ', '', 'unseen:a list that begins with something else'),
+    (effects._Finder, '_list', 'not self._effects.add(now, now.extend, list(new))', 'False', 'effect:kept for others: maps appended to a list'),
+    (effects._Finder, '_dict', 'if held.read and (', 'if False and (', 'effect:kept for others: maps appended to a dict of lists'),
+    (effects._Finder, '_dict', 'not self._equality.same_items(now, held.before, held.kind) or ', '', 'effect:kept for the next call: a table from the first input in a dict'),
+    (effects._Finder, '_dict', 'not held.written <= _SETTING or ', '', 'unseen:a dict that is cleared'),
+    (effects._Finder, '_dict', 'before.keys() - now.keys() or ', '', 'unseen:an item that is taken out'),
+    (effects._Finder, '_dict', 'not self._effects.add(now, now.update, changed)', 'False', "effect:kept for others: a dict's entry"),
+    (effects._Finder, '_rest', 'self._global(key, place, now)', 'pass', 'effect:kept for others: a global that was one before'),
+    (effects._Finder, '_rest', 'elif self._another(now, place.then):', 'elif False:', "effect:kept for others: another file's global"),
+    (effects._Finder, '_rest', 'if self._another(vars(cls).get(name, MISSING), attributes.get(name, MISSING)):', 'if False:', "effect:a counter in: a class's attribute, by type"),
+    (effects._Finder, '_rest', 'if self._another(content_of(cell), then):', 'if False:', "effect:kept for others: a closure's variable"),
+    (effects._Finder, '_rest', 'if self._another(now, asked.then):', 'if False:', 'effect:kept for others: a slot that had one'),
+    (effects._Finder, '_global', 'place.read = True', 'pass', 'effect:kept for others: a global that others set back'),
+    (effects.Effects, 'add', 'else:\n                return False', 'else:\n                found.append((None, leaf))', 'effect:kept for others: a set'),
+    (effects.Effects, 'add', 'found.append((len(self.tensors), None))\n                self.tensors.append(leaf)', 'found.append((None, leaf))', 'effect:kept for others: features'),
+    (effects.Effects, 'add', 'self.targets.add(id(target))', 'pass', 'unseen:another list to append to'),
+    (trace, '_traced', 'if root is not None and (left := guard.changed(root)):', 'if False:', 'effect:statistics: a class that is changed'),
+    (unchanged.Unchanged, 'check', 'if tensor is not None and tensor._version != version:', 'if False:', 'unseen:a write to the input'),
+    (unchanged.Unchanged, 'check', 'if tensor is not None and not bool(torch.isclose', 'if False and not bool(torch.isclose', 'effect:statistics: a BatchNorm that counts nothing'),
+    (Externals, '__call__', 'self.fixed.add(id(tensor))', 'pass', 'steering:a slot of an object: another tensor, by a comprehension'),
+    (tracer, 'record', 'if any(not torch.equal(a, b) for a, b in zip(state, _random_state(device), strict=True)):', 'if False:', 'effect:what gives another each time: a seed'),
+    (tracer, 'record', 'if _foreign_random_state() != foreign_state:', 'if False:', 'unseen:random numbers'),
+    (trace, '_traced', 'if reads.refused is not None:', 'if False:', 'effect:what gives another each time: a generator'),
+    (
+        tracer, '_differ',
+        'or any(now is not then for now, then in zip(after.tensors, before.tensors, strict=True))\n',
+        '\n', 'effect:arguments and results: a list that was passed, its tensor replaced',
+    ),
+    (tracer, '_differ', 'or any(now.value is not then.value for now, then in zip(after.objects, before.objects, strict=True))\n', '\n', 'unseen:an object in a list that was passed'),
+)

@@ -1,0 +1,73 @@
+"""In what is noted while a call runs.
+
+Whose function, its name, what its source has in the place of what, and the scenario that goes wrong then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sfast_core.capture import recorder
+from sfast_core.capture.guards import attributes
+from sfast_core.capture.guards.read_set import ReadSet
+from sfast_core.capture.guards.seen_values import SeenValues
+
+FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
+    (attributes, '_places', 'yield seen.table, name, MISSING', 'pass', 'steering:a public attribute of the root: an object gets an attribute that has a default, directly'),
+    (attributes, '_places', 'if in_class is MISSING:', 'if False:', 'structure:a child that a layer may have'),
+    (attributes, '_places', 'if name in part:', 'if False:', 'steering:a public attribute of a child that is a nn.Module: another number, directly'),
+    (recorder, 'asked_function', 'if code.co_filename == _FUNCTIONS and code.co_name != "fn":', 'if False:', 'structure:F.silu is a function, called by the file'),
+    (recorder, 'asked_function', 'if name is not None and hasattr(torch._C.TensorBase, name):', 'if False:', 'structure:torch.Tensor.relu is patched'),
+    (SeenValues, '_see', 'self.exact.add(id(value))', 'pass', 'overlooked:identity of a list'),
+    (SeenValues, '_see', 'self._given_attributes(value, chain, origin)', 'pass', 'overlooked:an attribute of a number'),
+    (SeenValues, '_see', 'for part in (value.func, value.args, value.keywords):', 'for part in ():', 'effect:what gives another each time: an iterator in a partial'),
+    (SeenValues, '_see', 'self._cache(value, origin)', 'pass', "steering:a cached function's cache: a dict loses a key, by two names"),
+    (SeenValues, '_see', 'self._attribute_of_class(value, name, below, origin)', 'pass', "steering:a class's attribute by __class__: another number, directly"),
+    (SeenValues, '_see', 'self._file(value, chain, origin)', 'pass', "overlooked:another file's update"),
+    (SeenValues, '_see', 'self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))', 'pass', 'effect:a counter in: an array'),
+    (SeenValues, '_see', 'self._see(value() if isinstance(value, weakref.ref) else then, chain, origin)', 'pass', 'steering:a weak reference: another number, by a comprehension'),
+    (
+        SeenValues, '_see',
+        'self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))',
+        'pass', 'steering:operator.attrgetter of a file: another number, by a local name',
+    ),
+    (SeenValues, '_see', 'self._see(inner, USED, origin)', 'pass', "steering:a staticmethod that is replaced: a function's code, by a comprehension"),
+    (SeenValues, '_see', 'kind is Kind.STATEFUL or ', '', 'effect:what gives another each time: an iterator in a partial'),
+    (SeenValues, '_see', 'kind is Kind.STATEFUL or chain is not USED', 'kind is Kind.STATEFUL', 'overlooked:a large numpy array'),
+    (SeenValues, '_cache', 'self._planned(function.__code__, function.__globals__)', 'pass', "steering:a cached function's cache: a dict loses a key, by two names"),
+    (SeenValues, '_loosen', 'self.loose.add(name)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
+    (SeenValues, '_function', 'self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)', 'pass', "effect:a counter in: a function's attribute"),
+    (SeenValues, '_function', 'self._see(default, USED, origin)', 'pass', "effect:a counter in: a function's default"),
+    (SeenValues, '_function', 'if value is not MISSING:', 'if False:', "structure:what a child's own forward closes over"),
+    (
+        SeenValues, '_function',
+        'reads.variables[name] if reads.variables[name].followed else USED',
+        'reads.variables[name]', 'steering:what the class closes over: an object gets an attribute that has a default, by a generator',
+    ),
+    (SeenValues, '_container', 'self._any_file = True', 'pass', 'steering:an entry of sys.modules: another number, by a local name'),
+    (SeenValues, '_container', 'chain.content or chain.every or attributes', 'chain.content or chain.every', 'effect:a counter in: a list that is consumed'),
+    (SeenValues, '_container', 'elif chain.written:', 'elif False:', 'effect:kept for others: an item of a list'),
+    (SeenValues, '_container', 'item = self._place(value, key, item, origin)', 'pass', 'effect:a counter in: a dict'),
+    (
+        SeenValues, '_container',
+        'self._hold(value, kind, origin, read=True)\n                if item',
+        'pass\n                if item', 'effect:kept for others: maps appended to a defaultdict',
+    ),
+    (SeenValues, '_container', 'self._below(item, below, origin, key)', 'pass', 'overlooked:an object in a dict'),
+    (SeenValues, '_hold', 'if read:\n            self._items_of(held)', 'pass', 'effect:kept for others: maps appended to a dict of lists'),
+    (SeenValues, '_object', 'self._walk(value, seen.origin)', 'pass', 'structure:the number of children'),
+    (SeenValues, '_object', 'self._only_stored(seen, name)', 'pass', 'effect:kept for others: an attribute that others set back'),
+    (SeenValues, '_object', 'self._loosen(below)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
+    (SeenValues, '_object', 'seen.computed |= chain.every', 'pass', 'effect:kept for the next call: a previous output by a computed name'),
+    (SeenValues, '_object', '(*seen.before, *own_of(seen.cls))', '(*own_of(seen.cls),)', 'overlooked:dataclasses.asdict'),
+    (SeenValues, '_walk', 'self.counted.setdefault(id(table), (table, len(table), origin))', 'pass', 'structure:the number of parameters'),
+    (SeenValues, '_new', 'for name in CALLING:', 'for name in ():', 'structure:nn.Linear.forward is patched'),
+    (SeenValues, '_look_up', 'for _, before in seen.parts:', 'for _, before in ():', 'steering:a public attribute of a child that is a nn.Module: another number, directly'),
+    (SeenValues, '_class_attribute', 'self._class_attribute(cls, special, origin)', 'pass', "steering:a processor's __call__: another number, by two names"),
+    (SeenValues, '_class_attribute', 'self.classes[key] = spaces', 'pass', 'structure:nn.Linear.forward is patched below a class of others'),
+    (ReadSet, 'started', 'for name, chain in plan.roots:', 'for name, chain in ():', 'overlooked:an attribute of another list'),
+    (ReadSet, 'started', 'self._imports.add(str(variables.get("name")))', 'pass', 'steering:an import in the forward: another number, by a helper'),
+    (ReadSet, '_planned', 'self._global(names, name, chain, origin)', 'pass', "overlooked:another file's update"),
+    (ReadSet, '_planned', 'self.stored |= reads.stored | reads.stored_globals', 'pass', "effect:a counter in: a class's attribute, by type"),
+    (ReadSet, '_planned', 'self.anything |= reads.anything', 'pass', 'arguments:by any name'),
+)

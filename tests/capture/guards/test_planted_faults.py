@@ -1,0 +1,56 @@
+"""Every check of what a call reads and leaves behind matters: where one is left out, a scenario that is named here goes wrong.
+
+The scenarios are those of other tests: a change that is noticed no more, an effect that is lost, an argument that is taken for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.capture.effects.test_effects import test_a_call_leaves_behind_what_it_does as check_effect
+from tests.capture.guards import faults_in_comparing, faults_in_leaving, faults_in_reading
+from tests.capture.guards.test_easily_overlooked import test_a_change_that_steers as check_overlooked
+from tests.capture.guards.unseen import UNSEEN
+from tests.capture.steering.test_arguments import test_an_object_that_is_read_is_nothing_to_trace as check_argument
+from tests.capture.steering.test_steering import test_a_change_is_noticed as check_steering
+from tests.capture.steering.test_structure import test_a_change_is_noticed as check_structure
+from tests.capture.steering.worlds import cases
+from tests.planting import planted
+
+Fault = tuple[Any, str, str, str, str]
+FAULTS = (*faults_in_reading.FAULTS, *faults_in_comparing.FAULTS, *faults_in_leaving.FAULTS)
+
+CASES = {str(case): case for case, _ in cases()}
+
+
+def check(scenario: str, folder: Path) -> None:
+    """Run a scenario, which raises where it goes wrong."""
+    kind, _, name = scenario.partition(":")
+    with pytest.MonkeyPatch.context() as patch:
+        run: dict[str, Callable[[], Any]] = {
+            "unseen": lambda: UNSEEN[name](),
+            "overlooked": lambda: check_overlooked(name, patch),
+            "structure": lambda: check_structure(name),
+            "arguments": lambda: check_argument(name),
+            "effect": lambda: check_effect(name, folder),
+            "steering": lambda: check_steering(CASES[name], folder),
+        }
+        run[kind]()
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_no_read_set_sees(name: str) -> None:
+    UNSEEN[name]()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0].__name__.rpartition('.')[2]}.{fault[1]} without {fault[2][:60]}")
+def test_without_a_check_something_goes_wrong(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, old, new, scenario = fault
+    check(scenario, tmp_path)
+    monkeypatch.setattr(owner, name, planted(owner, name, old, new))
+    with pytest.raises((AssertionError, KeyError)):  # and none of its own: a fault that can't run shows nothing
+        check(scenario, tmp_path)
