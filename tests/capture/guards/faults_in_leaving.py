@@ -71,4 +71,6 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
         '\n', 'effect:arguments and results: a list that was passed, its tensor replaced',
     ),
     (tracer, '_differ', 'or any(now.value is not then.value for now, then in zip(after.objects, before.objects, strict=True))\n', '\n', 'unseen:an object in a list that was passed'),
+    (tracer.Tracer, 'record', 'and _differ(recorded.arguments, signature)', 'and False', 'unseen:an object in a list that was passed'),
+    (tracer, '_differ', 'after.key != before.key\n        or ', '', 'effect:arguments and results: a list that was passed, with a number'),
 )

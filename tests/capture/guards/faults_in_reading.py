@@ -14,8 +14,8 @@ from sfast_core.capture.guards.seen_values import SeenValues
 
 FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (attributes, '_where', 'there.absent.append(name)', 'pass', 'steering:a public attribute of the root: an object gets an attribute that has a default, directly'),
-    (attributes, '_where', 'for there in found if in_class is MISSING else found[:1]:', 'for there in found[:1]:', 'structure:a child that a layer may have'),
-    (attributes, '_where', 'if name in table), None)', 'if name in table and index == 0), None)', 'steering:a public attribute of a child that is a nn.Module: another number, directly'),
+    (attributes, '_where', 'found if in_class is MISSING else found[:1]', 'found[:1]', 'structure:a child that a layer may have'),
+    (attributes, '_where', 'found[home].present.append(name)', 'pass', 'steering:a public attribute of a child that is a nn.Module: another number, directly'),
     (recorder, 'asked_function', 'if code.co_filename == _FUNCTIONS and code.co_name != "fn":', 'if False:', 'structure:F.silu is a function, called by the file'),
     (recorder, 'asked_function', 'if name is not None and hasattr(torch._C.TensorBase, name):', 'if False:', 'structure:torch.Tensor.relu is patched'),
     (SeenValues, '_see', 'self.exact.add(id(value))', 'pass', 'overlooked:identity of a list'),
