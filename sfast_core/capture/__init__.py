@@ -6,6 +6,7 @@ from .errors import CaptureError, GradientsRecorded
 from .guards import Guard, is_object, stands_for
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
+from .thread_function import in_place_of
 from .thread_state import ThreadState, recording
 from .trace import OutputSpec, Trace, Untraceable, record
 from .tracer import Recorded, Tracer
@@ -25,6 +26,7 @@ __all__ = [
     "autocast_off",
     "device_of",
     "difference",
+    "in_place_of",
     "is_object",
     "record",
     "recording",

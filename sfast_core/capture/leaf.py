@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from ..forks import OwnLock
-from .guards import stands_for
+from .thread_function import in_place_of
 
 RunAsItIs = Callable[[torch.nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -59,18 +58,10 @@ def run_as_they_are(modules: Sequence[torch.nn.Module], run: RunAsItIs) -> Itera
     if not modules:
         yield
         return
-    ids, thread = set(map(id, modules)), threading.get_ident()
-    with _one_recording().lock:
-        call = torch.nn.Module.__call__
+    ids = set(map(id, modules))
 
-        def called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if id(self) in ids and threading.get_ident() == thread:
-                return run(self, functools.partial(call, self), args, kwargs)
-            return call(self, *args, **kwargs)
+    def called(call: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return run(module, functools.partial(call, module), args, kwargs) if id(module) in ids else call(module, *args, **kwargs)
 
-        stands_for(called, call)
-        try:
-            torch.nn.Module.__call__ = called  # type: ignore[method-assign]
-            yield
-        finally:
-            torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+    with _one_recording().lock, in_place_of(torch.nn.Module, "__call__", called):
+        yield

@@ -15,7 +15,20 @@ from ..capture.functional import element
 from ..ops.quantise import quantise
 from .canonicalise import gelu
 from .fuse_linear_add import HasImpl
-from .graph import calls, calls_of, drop_unused, insert, insert_as, insert_item, joins_along_last, metas, replace, shape, sole_user, value
+from .graph import (
+    alike,
+    calls,
+    calls_of,
+    drop_unused,
+    insert_as,
+    insert_item,
+    joins_along_last,
+    metas,
+    replace_reshaped,
+    shape,
+    sole_user,
+    value,
+)
 
 
 class _Source(NamedTuple):
@@ -87,7 +100,7 @@ def _made(x: Node) -> _Source | None:
     """An activation, or a product of two tensors alike, one of them perhaps behind an activation."""
     if (act := _act(x)) is not None:
         return _Source(x.args[0], act)  # type: ignore[arg-type]
-    if not calls(x, torch.mul) or not all(isinstance(arg, Node) and _is_like(arg, x) for arg in x.args):
+    if not calls(x, torch.mul) or not all(alike(arg, x) for arg in x.args):
         return None
     left, right = x.args
     for gate, times in ((left, right), (right, left)):
@@ -105,10 +118,6 @@ def _act(node: Any) -> str | None:
     return None
 
 
-def _is_like(x: Node, other: Node) -> bool:
-    return shape(x) == shape(other) and value(x).dtype == value(other).dtype
-
-
 def _let_read(node: Node, source: _Source) -> None:
     """Put a call that reads ``source`` in the place of ``node``, its results seen in node's rows."""
     dtype, scale = node.args[1], node.args[2]
@@ -118,7 +127,4 @@ def _let_read(node: Node, source: _Source) -> None:
     scales = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32) if scale is None else torch.empty_like(value(scale))  # type: ignore[arg-type]
     new = insert_as(node, (q, scales), quantise, *_arguments(node, source))
     for user in list(node.users):
-        item = insert_item(user, new, user.args[1])  # type: ignore[arg-type]
-        if shape(item) != shape(user):
-            item = insert(user, torch.reshape, item, shape(user))
-        replace(user, item)
+        replace_reshaped(user, insert_item(user, new, user.args[1]), user)  # type: ignore[arg-type]

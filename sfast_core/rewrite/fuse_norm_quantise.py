@@ -20,7 +20,7 @@ from ..ops.quantise import quantise
 from .fuse_ada_layer_norm import gate_of, less_one
 from .fuse_linear_add import HasImpl
 from .fuse_norm_rope import default_eps
-from .graph import calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, shape, sole_user, value
+from .graph import alike, calls, calls_of, drop_unused, insert_as, insert_item, metas, replace_reshaped, shape, sole_user, value
 
 
 class _Norm(NamedTuple):
@@ -77,8 +77,7 @@ def _put(node: Node, normed: Node, found: _Norm, arguments: tuple[Any, ...]) -> 
     if found.total is not None:
         found.total.replace_all_uses_with(insert_item(last, three, 0), delete_user_cb=lambda user: user is not found.node)
     for result in list(node.users):
-        item = insert_item(last, three, 1 + result.args[1])  # type: ignore[operator]
-        replace(result, item if shape(item) == shape(result) else insert(last, torch.reshape, item, shape(result)))
+        replace_reshaped(result, insert_item(last, three, 1 + result.args[1]), last)  # type: ignore[operator]
 
 
 def _layer_norm(normed: Node) -> _Norm | None:
@@ -106,7 +105,7 @@ def _rms_norm(normed: Node) -> _Norm | None:
         scale = less_one(factor, node) if sole_user(node) is normed else None
         if scale is None:
             return None
-    if (eps := _eps(node)) is None or shape(node) != shape(normed) or value(node).dtype != value(normed).dtype:
+    if (eps := _eps(node)) is None or not alike(node, normed):
         return None
     total: Any = node.args[0]
     found = _Norm(normed, None, node, total, "rms", eps, node.args[2], scale=scale)  # type: ignore[arg-type]
@@ -121,11 +120,11 @@ def _sum(total: Node, eps: float) -> tuple[Node, Node, Node | None, Node | None]
     if calls(total, torch.addcmul):
         residual, *factors = total.args
         found = gate_of(tuple(factors), total)
-        if found is None or not _alike(residual, total):
+        if found is None or not alike(residual, total):
             return None
         x, weight = _normed_first(found[0], total, eps)
         return x, residual, found[1], weight  # type: ignore[return-value]
-    if not calls(total, torch.add) or len(total.args) != 2 or not all(_alike(arg, total) for arg in total.args):
+    if not calls(total, torch.add) or len(total.args) != 2 or not all(alike(arg, total) for arg in total.args):
         return None
     first, second = total.args
     for summand, kept in ((first, second), (second, first)):
@@ -146,11 +145,7 @@ def _normed_first(y: Any, reader: Node, eps: float) -> tuple[Node, Node | None]:
 
 def _eps(node: Any) -> float | None:
     """What an RMSNorm over the last dimension adds, or None where a node is no such norm."""
-    if not calls(node, F.rms_norm) or len(tuple(node.args[1])) != 1 or not _alike(node.args[0], node):
+    if not calls(node, F.rms_norm) or len(tuple(node.args[1])) != 1 or not alike(node.args[0], node):
         return None
     eps: Any = node.args[3]
     return default_eps(value(node).dtype, node.meta["device"]) if eps is None else eps
-
-
-def _alike(node: Any, other: Node) -> bool:
-    return isinstance(node, Node) and shape(node) == shape(other) and value(node).dtype == value(other).dtype

@@ -41,6 +41,11 @@ def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
     return sorted(node for node in found if not node.kwargs)
 
 
+def alike(one: Any, other: Node) -> bool:
+    """Whether two tensors have one shape and one dtype."""
+    return isinstance(one, Node) and shape(one) == shape(other) and value(one).dtype == value(other).dtype
+
+
 def throughout(given: Any, number: float) -> bool:
     """Whether ``given``, one number or one for each dimension, is ``number`` throughout. Words are no number."""
     return all(item == number for item in given) if isinstance(given, (tuple, list)) else bool(given == number)
@@ -105,6 +110,11 @@ def replace(old: Node, new: Node) -> None:
     """Let ``new`` stand where ``old`` stood, and drop ``old``."""
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)
+
+
+def replace_reshaped(old: Node, new: Node, before: Node) -> None:
+    """As :func:`replace`, where new's result may have other dimensions: it is seen in old's in front of ``before``."""
+    replace(old, new if shape(new) == shape(old) else insert(before, torch.reshape, new, shape(old)))
 
 
 def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:

@@ -24,12 +24,12 @@ from ..weights.errors import WeightsChanged, WeightsElsewhere
 from ..weights.layout import Layout, Weight
 from ..weights.layouts import layouts
 from ..weights.memory import Strides, gradients_wanted, is_shared, lay, move, own_copy
+from ..weights.part import is_plain
 from ..weights.ref import WeightRef
 from ..weights.saving import PlainWhenSaved, tensor_at
 
 K = TypeVar("K")
 V = TypeVar("V")
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Store(Protocol):
@@ -247,7 +247,7 @@ class WeightStore:
         for ref in refs:
             if ref.name not in ref.table():
                 return f"the weight {ref} is computed anew each time"
-            if type(ref.tensor()) not in _PLAIN:
+            if not is_plain(ref.tensor()):
                 return f"the weight {ref} is a {type(ref.tensor()).__name__}"
             if (self._trained and _trainable(ref.tensor())) or (not self._made(ref.tensor()) and gradients_wanted(ref.table(), ref.name)):
                 return f"the weight {ref} is being trained"

@@ -14,17 +14,15 @@ import torch
 
 from .errors import WeightsChanged
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one of torch's own classes: what it holds is what is in its memory."""
-    return type(tensor) in _PLAIN
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
 
 
 def has_parts(tensor: torch.Tensor) -> bool:
     """Whether a tensor is made of others, and says of which."""
-    return type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__")
+    return not is_plain(tensor) and hasattr(tensor, "__tensor_flatten__")
 
 
 def alike(one: Any, other: torch.Tensor) -> bool:

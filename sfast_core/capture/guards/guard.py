@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from types import MappingProxyType
 from typing import Any
 
@@ -54,7 +54,7 @@ class Guard:
         root = reads.root()
         own = None if root is None else root.__dict__
         rows += _rows([place for key, place in reads.places.items() if place.read and key not in bound and key not in without])
-        self._root_places = {name: then for row in rows if row.table is own for name, then in _items(row) if not _leads_here(name, then)}
+        self._root_places = {name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)}
         self._places = Places([row for row in rows if row.table is not own], self._same)  # its own leads to the compiled state, and that to here
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
@@ -250,12 +250,6 @@ def _of_lists(values: list[list[Any]]) -> Any:
 
 def _of_dicts(values: list[dict[Any, Any]]) -> Any:
     return itertools.chain(itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values)))
-
-
-def _items(row: Row) -> Iterator[tuple[Any, Any]]:
-    yield from zip(row.names, row.then, strict=True)
-    for name in row.absent:
-        yield name, MISSING
 
 
 def _rows(places: Iterable[Place]) -> list[Row]:

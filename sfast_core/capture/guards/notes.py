@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, MemberDescriptorType
 from typing import Any
@@ -113,6 +114,12 @@ class Row:
     names: list[Any] = field(default_factory=list)
     then: list[Any] = field(default_factory=list)
     absent: list[Any] = field(default_factory=list)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Each name, and what was there: MISSING where nothing was."""
+        yield from zip(self.names, self.then, strict=True)
+        for name in self.absent:
+            yield name, MISSING
 
 
 def slot(member: MemberDescriptorType, seen: Seen) -> Any:

@@ -80,7 +80,4 @@ class Places:
 
 
 def _places_of(row: Row) -> Iterator[Place]:
-    for name, then in zip(row.names, row.then, strict=True):
-        yield Place(row.table, name, then, row.origin)
-    for name in row.absent:
-        yield Place(row.table, name, MISSING, row.origin)
+    return (Place(row.table, name, then, row.origin) for name, then in row.items())

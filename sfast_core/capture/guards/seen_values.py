@@ -286,8 +286,7 @@ class SeenValues:
             if name in WALKS and kind is Kind.MODULE:
                 self._walk(value, seen.origin)
             elif below.loaded or below.followed or seen.table is None:
-                found = seen.found.get(name, seen)
-                self._below(self._attribute(seen, name) if found is seen else found, below, seen.origin, name)
+                self._below(self._attribute(seen, name), below, seen.origin, name)
             else:
                 self._only_stored(seen, name)
         if len(chain.attributes) < len(chain.below):

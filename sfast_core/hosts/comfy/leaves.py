@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
-from ...capture import Recorder, stands_for
+from ...capture import Recorder, in_place_of
 from ...forks import OwnLock
 from ...weights.part import has_parts
 from .page import Page
@@ -38,29 +37,13 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     with _one_recording().lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
-            replaced.enter_context(_in_place(comfy.ops, "cast_bias_weight", partial(_cast, recorder)))
+            replaced.enter_context(in_place_of(comfy.ops, "cast_bias_weight", partial(_cast, recorder)))
         if cast is not None and uncast is not None:
-            replaced.enter_context(_in_place(comfy.ops, "uncast_bias_weight", partial(_uncast, recorder)))
+            replaced.enter_context(in_place_of(comfy.ops, "uncast_bias_weight", partial(_uncast, recorder)))
         kitchen = getattr(getattr(comfy, "quant_ops", None), "ck", None)
         if hasattr(kitchen, "int8_linear") and (operator := _int8_linear()) is not None:
-            replaced.enter_context(_in_place(kitchen, "int8_linear", partial(_product, operator)))
+            replaced.enter_context(in_place_of(kitchen, "int8_linear", partial(_product, operator)))
         yield
-
-
-@contextmanager
-def _in_place(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
-    """``ours`` in the place of a function, for this thread: it is given the function, and then the arguments."""
-    original, thread = getattr(owner, name), threading.get_ident()
-
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return ours(original, *args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
-
-    stands_for(stand_in, original)
-    try:
-        setattr(owner, name, stand_in)
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _cast(recorder: Recorder, cast: Any, module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from sfast_core.capture.guards import equality, guard, kinds
 from sfast_core.capture.guards.equality import Equality
 from sfast_core.capture.guards.guard import Guard
 from sfast_core.capture.guards.hooks import Hooks
+from sfast_core.capture.guards.notes import Row
 from sfast_core.capture.guards.places import Places
 
 FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
@@ -34,7 +35,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, '_changed_places', 'read is None or not new.isdisjoint(read)', 'read is not None and not new.isdisjoint(read)', 'overlooked:all attributes of an object'),
     (Guard, '_changed_root', 'self._root_names is not None and own.keys() != self._root_names', 'False', 'overlooked:all attributes of the root'),
     (Guard, '_changed_root', 'now is not then and not self._same(now, then)', 'False', "overlooked:a module's own update"),
-    (guard, '_items', 'for name in row.absent:', 'for name in ():', 'steering:a public attribute of the root: it is taken away, directly'),
+    (Row, 'items', 'for name in self.absent:', 'for name in ():', 'steering:a public attribute of the root: it is taken away, directly'),
     (Guard, '_changed_classes', 'cls.__mro__ is not order and cls.__mro__ != order', 'False', 'structure:the bases of a class'),
     (Guard, '_changed_classes', 'if not self._same(now[index], self._class_then[index]):', 'if False:', 'structure:nn.Linear.forward is patched'),
     (Guard, '_changed_contents', '(self._lists, self._dicts)', '(self._dicts,)', "structure:what a child's own forward closes over"),

@@ -1,0 +1,30 @@
+"""A function in the place of another for one thread and a while, as recording wants some of torch's and of a host's to be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .guards import stands_for
+
+
+@contextmanager
+def in_place_of(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
+    """Let ``ours`` be called where this thread calls ``owner.name``: it is given that function, and then the arguments.
+
+    Other threads pass through to it. It is put back however the context ends. One context at a time: two that overlap in other ways than one
+    inside the other would put each other's functions back.
+    """
+    original, thread = getattr(owner, name), threading.get_ident()
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return ours(original, *args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
+
+    stands_for(stand_in, original)
+    try:
+        setattr(owner, name, stand_in)
+        yield
+    finally:
+        setattr(owner, name, original)
