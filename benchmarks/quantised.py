@@ -1,7 +1,11 @@
 """``COMFYUI_PATH=... python -m benchmarks.quantised``: diffusion transformers from 8-bit checkpoints in a real ComfyUI, plain and through the node.
 
 For each family and format ComfyUI's own path on the same weights, and ours; bf16 beside them. A step is what one more sampling step takes, with
-the sampler around it. Errors are relative L2 distances of a step's result to ComfyUI's own in bf16, and of ours to ComfyUI's on the same format.
+the sampler around it. Errors are relative L2 distances of a step's result to what the checkpoint means (its weights dequantised, computed in
+float32), and of ours to ComfyUI's on the same format.
+
+With ``--loras 1,4`` so many LoRAs are put on, on all quantised layers: what a step and the swap take then, and whether the weights that ours
+computes with have the bits of ComfyUI's.
 """
 
 from __future__ import annotations
@@ -20,51 +24,85 @@ import torch
 from .comfy import version
 from .comfy_variant import fast_compile
 from .machine import facts, write
-from .quantised_models import FAMILIES, FORMATS, Family, load, prompt, quantised, weights_of
+from .quantised_models import FAMILIES, FORMATS, Family, load, lora, meant, prompt, quantised, weights_of
 
 _VARIANTS = {"comfyui": lambda patcher: patcher, "ours": fast_compile}
 
 
 @dataclass
 class Row:
-    """One format of one family, by one variant."""
+    """One format of one family, by one variant, with so many LoRAs."""
 
     model: str
     format: str
     variant: str
+    loras: int
     step_ms: float
-    first_s: float
+    first_s: float  #: of the first step: without LoRAs with all that is made once, with LoRAs with the swap
     peak_bytes: int
-    to_bf16: float  #: of the latent behind one step to ComfyUI's in bf16, relative L2
-    to_comfyui: float  #: to ComfyUI's in the same format
+    error: float  #: of the latent behind one step to what the checkpoint means in float32, relative L2; NaN with LoRAs
+    to_comfyui: float  #: to ComfyUI's with the same weights
+    traces: int  #: that this took
+    same_weights: bool  #: whether all quantised weights have the bits of ComfyUI's
 
 
-def measure(name: str, formats: list[str], steps: int, device: torch.device) -> list[Row]:
+@dataclass
+class _Theirs:
+    """What ComfyUI's own path made of one number of LoRAs."""
+
+    latent: torch.Tensor
+    weights: list[torch.Tensor]
+
+
+def measure(name: str, formats: list[str], steps: int, loras: list[int], device: torch.device) -> list[Row]:
     """Every format and variant of one family."""
     family = FAMILIES[name]
     weights = weights_of(family, device)
     rows: list[Row] = []
-    exact = None
     for kind in formats:
-        patcher, theirs = load(family, quantised(weights, FORMATS[kind]), device), None
+        exact = _sample(load(family, meant(weights, FORMATS[kind]), device, torch.float32), family, 1)[0]
+        torch.cuda.empty_cache()
+        patcher = load(family, quantised(weights, FORMATS[kind]), device)
+        theirs: dict[int, _Theirs] = {}
         for variant, prepared in _VARIANTS.items():
-            model = prepared(patcher.clone())
-            torch.cuda.reset_peak_memory_stats()
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            _sample(model, family, 1)
-            first = time.perf_counter() - start
-            _sample(model, family, steps)
-            result = _sample(model, family, 1)[0]
-            short, long = ([_sample(model, family, count)[1] for _ in range(5)] for count in (1, steps))
-            exact = result if exact is None else exact
-            theirs = result if theirs is None else theirs
-            step = (statistics.median(long) - statistics.median(short)) / (steps - 1) * 1e3
-            peak = torch.cuda.max_memory_allocated()
-            rows.append(Row(name, kind, variant, step, first, peak, _distance(result, exact), _distance(result, theirs)))
-        del patcher, model
+            for count in (0, *loras):
+                model = _with_loras(prepared(patcher.clone()), weights, count)
+                torch.cuda.reset_peak_memory_stats()
+                traces = _traces()
+                result, first = _sample(model, family, 1)
+                _sample(model, family, steps)
+                result = _sample(model, family, 1)[0]
+                short, long = ([_sample(model, family, number)[1] for _ in range(5)] for number in (1, steps))
+                step = (statistics.median(long) - statistics.median(short)) / (steps - 1) * 1e3
+                peak = torch.cuda.max_memory_allocated()
+                parts = _parts(model)
+                theirs.setdefault(count, _Theirs(result, [part.clone() for part in parts] if count else []))
+                same = not count or all(map(torch.equal, parts, theirs[count].weights))
+                error, to_comfyui = float("nan") if count else _distance(result, exact), _distance(result, theirs[count].latent)
+                rows.append(Row(name, kind, variant, count, step, first, peak, error, to_comfyui, _traces() - traces, same))
+        del patcher, model, theirs, parts
         torch.cuda.empty_cache()
     return rows
+
+
+def _with_loras(patcher: Any, weights: dict[str, torch.Tensor], count: int) -> Any:
+    import comfy.sd
+
+    for number in range(count):
+        patcher = comfy.sd.load_lora_for_models(patcher, None, lora(weights, 1000 * number), 0.7, 0.0)[0]
+    return patcher
+
+
+def _parts(patcher: Any) -> list[torch.Tensor]:
+    """The numbers of all quantised weights, as bytes."""
+    found = [getattr(weight, "_qdata", None) for weight in patcher.model.diffusion_model.parameters()]
+    return [numbers.view(torch.uint8) for numbers in found if numbers is not None]
+
+
+def _traces() -> int:
+    from sfast_core.hosts.comfy import report
+
+    return sum(module.calls["traced"] for module in report().modules)
 
 
 def _sample(patcher: Any, family: Family, steps: int) -> tuple[torch.Tensor, float]:
@@ -87,11 +125,18 @@ def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
-    lines = ["| a step | format | variant | ms | first call | peak memory | distance to bf16 | to ComfyUI's |", "|---|---|---|---|---|---|---|---|"]
+    """The rows as Markdown tables: the formats, and the LoRAs where there are some."""
+    lines = ["| a step | format | variant | ms | first call | peak memory | error | distance to ComfyUI's |", "|---|---|---|---|---|---|---|---|"]
     for row in rows:
-        cells = [row.model, row.format, row.variant, f"{row.step_ms:.1f}", f"{row.first_s:.1f} s", f"{row.peak_bytes / 2**30:.2f} GiB"]
-        lines.append(f"| {' | '.join([*cells, f'{row.to_bf16:.1e}', f'{row.to_comfyui:.1e}'])} |")
+        if not row.loras:
+            cells = [row.model, row.format, row.variant, f"{row.step_ms:.1f}", f"{row.first_s:.1f} s", f"{row.peak_bytes / 2**30:.2f} GiB"]
+            lines.append(f"| {' | '.join([*cells, f'{row.error:.1e}', f'{row.to_comfyui:.1e}'])} |")
+    if any(row.loras for row in rows):
+        lines += ["", "| LoRAs | format | variant | number | ms | first step, with the swap | new traces | weights | distance to ComfyUI's |", "|---" * 9 + "|"]
+    for row in rows:
+        if row.loras:
+            cells = [row.model, row.format, row.variant, str(row.loras), f"{row.step_ms:.1f}", f"{row.first_s:.2f} s", str(row.traces)]
+            lines.append(f"| {' | '.join([*cells, 'the same bits' if row.same_weights else 'other bits', f'{row.to_comfyui:.1e}'])} |")
     return "\n".join(lines)
 
 
@@ -102,6 +147,7 @@ def main() -> None:
     )
     parser.add_argument("--models", default=";".join(FAMILIES), help="which families, with semicolons between them; the beginning of a name will do")
     parser.add_argument("--formats", default=",".join(FORMATS), help=f"of {', '.join(FORMATS)}")
+    parser.add_argument("--loras", default="", help="numbers of LoRAs, with commas between them")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for quantised.csv and quantised.md")
     args = parser.parse_args()
@@ -116,7 +162,7 @@ def main() -> None:
     for name in names:
         print(f"{name}: {args.formats} ...", flush=True)
         with torch.no_grad():  # PyTorch 2.13 makes no parameter of a tensor of a class of its own in inference mode
-            rows += measure(name, args.formats.split(","), args.steps, torch.device("cuda"))
+            rows += measure(name, args.formats.split(","), args.steps, [int(number) for number in args.loras.split(",") if number], torch.device("cuda"))
         text = write(args.out, "quantised", rows, table(rows), machine)  # after each: a run that is cut keeps what it has
     print("\n" + text)
 

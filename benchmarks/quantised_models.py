@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -82,24 +83,53 @@ def quantised(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, t
     """The same weights as a checkpoint of this format has them: linear layers of blocks in 8 bits, each with its scale and what says so."""
     if kind is None:
         return weights
-    from comfy.quant_ops import QUANT_ALGOS, QuantizedTensor
-
     found: dict[str, torch.Tensor] = {}
     for key, tensor in weights.items():
-        layer = key.removesuffix(".weight")
-        if layer == key or tensor.dim() != 2 or "." not in layer or any(size % 64 for size in tensor.shape):
+        if not _is_quantised(key, tensor):
             found[key] = tensor
             continue
-        found.update(QuantizedTensor.from_float(tensor, QUANT_ALGOS[kind]["comfy_tensor_layout"], scale="recalculate").state_dict(key))
-        found[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)
+        found.update(_in_8_bits(tensor, kind).state_dict(key))
+        found[f"{key.removesuffix('.weight')}.comfy_quant"] = torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)
     return found
 
 
-def load(family: Family, weights: dict[str, torch.Tensor], device: torch.device) -> Any:
-    """ComfyUI's model patcher of the family with these weights."""
+def meant(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, torch.Tensor]:
+    """What a checkpoint of this format means, in float32."""
+    return {
+        key: (_in_8_bits(tensor, kind).dequantize() if kind is not None and _is_quantised(key, tensor) else tensor).float()
+        for key, tensor in weights.items()
+    }
+
+
+def lora(weights: dict[str, torch.Tensor], seed: int, rank: int = 16) -> dict[str, torch.Tensor]:
+    """A LoRA on all that :func:`quantised` quantises: at strength 1 it adds a tenth of a weight's norm."""
+    found: dict[str, torch.Tensor] = {}
+    for key, tensor in weights.items():
+        if _is_quantised(key, tensor):
+            generator = torch.Generator(tensor.device).manual_seed(seed + len(found))
+            random = functools.partial(torch.randn, device=tensor.device, generator=generator)
+            (rows, columns), place = tensor.shape, f"diffusion_model.{key.removesuffix('.weight')}"
+            found[f"{place}.lora_up.weight"] = random(rows, rank).mul(0.1 / rank**0.5 * float(tensor.float().std())).bfloat16()
+            found[f"{place}.lora_down.weight"] = random(rank, columns).bfloat16()
+    return found
+
+
+def _is_quantised(key: str, tensor: torch.Tensor) -> bool:
+    layer = key.removesuffix(".weight")
+    return layer != key and tensor.dim() == 2 and "." in layer and not any(size % 64 for size in tensor.shape)
+
+
+def _in_8_bits(tensor: torch.Tensor, kind: str) -> Any:
+    from comfy.quant_ops import QUANT_ALGOS, QuantizedTensor
+
+    return QuantizedTensor.from_float(tensor, QUANT_ALGOS[kind]["comfy_tensor_layout"], scale="recalculate")
+
+
+def load(family: Family, weights: dict[str, torch.Tensor], device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """ComfyUI's model patcher of the family with these weights, computing in ``dtype``."""
     import comfy.model_patcher
 
-    model = _model(family, weights, device, torch.bfloat16)
+    model = _model(family, weights, device, dtype)
     return comfy.model_patcher.ModelPatcher(model, load_device=device, offload_device=torch.device("cpu"))
 
 
