@@ -35,6 +35,7 @@ _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
 _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
 _BY_STRING = frozenset({"attrgetter", "methodcaller", "__getattribute__", "__getattr__"})
 _NAMING = frozenset({"attrgetter", "methodcaller"})
+_GETTING = frozenset({"__getattribute__", "__getattr__"})  # methods by which an attribute is asked for
 _LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
 
 
@@ -215,8 +216,10 @@ class _Reader:
             return
         if called.builtin == "id":
             self._identify(arguments)
-        if called.builtin in _NAMING and not all(isinstance(argument.constant, str) for argument in arguments[:1]):
+        if called.builtin in _NAMING and not all(_is_name(argument) for argument in arguments[:1]):
             self._listings += 1
+        if called.method in _GETTING and arguments and _is_name(arguments[-1]):
+            called = _UNKNOWN
         if called.builtin == "vars" and len(arguments) == 1:
             self._every(arguments[0])
         elif called.builtin in _LISTING:
@@ -310,7 +313,7 @@ class _Reader:
         if of.method is not None:
             self._escape(of)
             return _UNKNOWN
-        if (name == "__dict__" and of.unknown) or name in _DYNAMIC or name in _LISTING:  # builtins.getattr
+        if (name == "__dict__" and of.unknown) or name in _DYNAMIC or name in _LISTING or name == "getattr_static":  # builtins.getattr, inspect's
             self._listings += 1
         for chain in of.chains:
             if chain.attributes_of is not None:
@@ -324,7 +327,7 @@ class _Reader:
             if not is_method:
                 self._escape(of)
             return _Value(of.chains, of.unknown, method=name) if is_method else _UNKNOWN
-        if is_method and name in MUTATORS:
+        if (is_method and name in MUTATORS) or name in _GETTING:
             self._loaded(of, (ATTRIBUTE, name))
             return _Value(of.chains, of.unknown, method=name)
         return self._loaded(of, (ATTRIBUTE, name))
@@ -375,13 +378,19 @@ class _Reader:
             chain.content = True
             if chain.attributes_of is not None:
                 chain.attributes_of.every = True
-        if value.builtin in _DYNAMIC or value.builtin in _LISTING:
+        gets = value.method in _GETTING and self._code.co_name not in _GETTING  # within these, whoever asked has the name in its code
+        if gets or value.builtin in _DYNAMIC or value.builtin in _LISTING:
             self._listings += 1
 
     def _escape_all(self) -> None:
         for value in self._stack:
             self._escape(value)
         self._stack.clear()
+
+
+def _is_name(value: _Value) -> bool:
+    """Whether it is the name of an attribute, and none by which others are asked for."""
+    return isinstance(value.constant, str) and value.constant not in _GETTING
 
 
 def _pair(step: dis.Instruction) -> tuple[str, str]:

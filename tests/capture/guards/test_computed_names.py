@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import operator
 import sys
 from collections.abc import Callable
@@ -78,6 +79,14 @@ def _of_a_list(options: list[Any], name: str) -> float:
     return float(getattr(options[-1 * len(options)], name))
 
 
+def _kept(read: Any, name: str) -> float:
+    return float(read(name))
+
+
+def _plain(found: Any, of: Any) -> float:
+    return float(found.__get__(of) if hasattr(found, "__get__") else found)
+
+
 READERS: dict[str, Callable[..., torch.Tensor]] = {
     "an attribute": lambda net, x: x * getattr(net.options, net.name),
     "what a function gives": lambda net, x: x * getattr(given(net), net.name),
@@ -91,6 +100,11 @@ READERS: dict[str, Callable[..., torch.Tensor]] = {
     "vars": lambda net, x: x * vars(given(net))[net.name],
     "its dictionary": lambda net, x: x * given(net).__dict__[net.name],
     "attrgetter": lambda net, x: x * operator.attrgetter(net.name)(given(net)),
+    "object's way": lambda net, x: x * object.__getattribute__(given(net), net.name),
+    "its own way": lambda net, x: x * given(net).__getattribute__(net.name),
+    "its own way, kept": lambda net, x: x * _kept(given(net).__getattribute__, net.name),
+    "a method's name": lambda net, x: x * operator.methodcaller("__getattribute__", net.name)(given(net)),
+    "inspect": lambda net, x: x * _plain(inspect.getattr_static(given(net), net.name), given(net)),
     "hasattr": lambda net, x: x * 3 if hasattr(given(net), "other_" + net.name) else x,
 }
 
