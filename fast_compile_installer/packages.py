@@ -9,7 +9,7 @@ TORCH = "torch==2.13.0"
 OLDEST_TORCH = (2, 6)
 
 _RUN = ("numpy", "pillow", "platformdirs", "safetensors", "diffusers>=0.30", "transformers>=4.41")
-_CHECK = ("pytest>=8.2", "ruff==0.17.6", "mypy==2.4.1")
+_CHECK = ("pytest>=8.2", "pytest-xdist>=3.6", "ruff==0.17.6", "mypy==2.4.1")
 
 
 @dataclass(frozen=True)
