@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,7 +37,7 @@ KINDS = {
 
 
 def dequantise_blocks(
-    data: torch.Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype, computed_in: torch.dtype = torch.float16
+    data: torch.Tensor, kind: str, shape: Sequence[int], dtype: torch.dtype, computed_in: torch.dtype
 ) -> torch.Tensor:
     """The numbers that GGUF's blocks stand for.
 
@@ -67,7 +67,7 @@ def dequantise_blocks(
     if data.dtype != torch.uint8 or data.numel() * values != count * size:
         raise ValueError(f"dequantise_blocks: data is {data.dtype} {list(data.shape)}, must be uint8 and {count * size // values} bytes for {kind} {list(shape)}")
     blocks = data.reshape(-1, size)
-    return _OF[kind](blocks, computed_in).to(dtype).reshape(shape)
+    return _OF[kind](blocks, computed_in).to(dtype).reshape(tuple(shape))
 
 
 def _half(blocks: torch.Tensor, begin: int, dtype: torch.dtype) -> torch.Tensor:

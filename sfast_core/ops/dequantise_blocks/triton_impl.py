@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +23,7 @@ _ROUND = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32:
 
 
 def why_not(
-    target: Target, data: torch.Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype, computed_in: torch.dtype = torch.float16
+    target: Target, data: torch.Tensor, kind: str, shape: Sequence[int], dtype: torch.dtype, computed_in: torch.dtype
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_triton(target):
@@ -35,11 +36,11 @@ def why_not(
 
 
 def launch(
-    data: torch.Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype, computed_in: torch.dtype = torch.float16
+    data: torch.Tensor, kind: str, shape: Sequence[int], dtype: torch.dtype, computed_in: torch.dtype
 ) -> torch.Tensor:
     """As :func:`.reference.dequantise_blocks`, bit for bit where it is computed in 16 bits."""
     values, size = KINDS[kind]
-    out = torch.empty(shape, dtype=dtype, device=data.device)
+    out = torch.empty(tuple(shape), dtype=dtype, device=data.device)
     blocks = out.numel() // values
     per_program = _PROGRAM_VALUES // values
     group = 16 if kind in _BY_16 else 32
