@@ -7,28 +7,19 @@ import torch
 
 from sfast_core.ops.dequantise_blocks import dequantise_blocks
 from sfast_core.ops.dequantise_blocks.reference import KINDS
+from tests.ops.cases.dequantise_blocks import blocks
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 #: Triton's interpreter rounds to bfloat16 toward zero.
 DTYPES = (torch.float16, torch.float32, *([torch.bfloat16] if CUDA else []))
-_SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
-
-
-def blocks(kind: str, count: int) -> torch.Tensor:
-    """Random blocks, with scales as checkpoints have them: anything else may be no number."""
-    generator = torch.Generator().manual_seed(len(kind))
-    data = torch.randint(0, 256, (count, KINDS[kind].bytes), dtype=torch.uint8, generator=generator)
-    for begin in _SCALES.get(kind, (0,)):
-        data[:, begin : begin + 2] = (torch.rand(count, 1, generator=generator) * 0.02 - 0.005).half().view(torch.uint8)
-    return data.to(DEVICE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_values_are_those_of_the_format(kind: str) -> None:
     gguf = pytest.importorskip("gguf.quants")
     kinds = pytest.importorskip("gguf.constants").GGMLQuantizationType
-    data = blocks(kind, 9)
+    data = blocks(kind, 9, DEVICE)
     shape = (3, 3 * KINDS[kind].values)
     theirs = torch.from_numpy(gguf.dequantize(data.cpu().numpy(), kinds[kind]).copy()).reshape(shape)
     mine = dequantise_blocks(data, kind, shape, torch.float32, torch.float32)
@@ -41,7 +32,7 @@ def test_the_kernel_has_the_bits_of_the_reference(kind: str, dtype: torch.dtype)
     pytest.importorskip("triton")
     from sfast_core.ops.dequantise_blocks import triton_impl
 
-    data = blocks(kind, 131)
+    data = blocks(kind, 131, DEVICE)
     shape = (131, KINDS[kind].values)
     for computed_in in DTYPES:
         mine, reference = (of(data, kind, shape, dtype, computed_in) for of in (triton_impl.launch, dequantise_blocks))
