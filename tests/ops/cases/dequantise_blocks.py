@@ -31,5 +31,5 @@ def _case(kind: str, rows: int, per_row: int) -> Callable[[torch.dtype, torch.de
     return make
 
 
-CASES = [Case(f"{kind} {rows}x{per_row}", _case(kind, rows, per_row)) for kind in KINDS for rows, per_row in ((7, 3), (1, 1))]
+CASES = [Case(f"{kind} {rows}x{per_row}", _case(kind, rows, per_row)) for kind in KINDS for rows, per_row in ((7, 3), (33, 1))]
 GPU_CASES = [Case(f"{kind} a weight of Flux's", _case(kind, 12288, 3072 // KINDS[kind].values)) for kind in KINDS]
