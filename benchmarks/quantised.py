@@ -64,7 +64,7 @@ def measure(name: str, formats: list[str], steps: int, loras: list[int], device:
         torch.cuda.empty_cache()
         patcher = load(family, quantised(weights, FORMATS[kind]), device)
         theirs: dict[int, _Theirs] = {}
-        for variant, prepared in _VARIANTS.items():
+        for variant, prepared in _VARIANTS.items():  # one after the other: a swap is from one number of LoRAs to the next
             for count in (0, *loras):
                 model = _with_loras(prepared(patcher.clone()), weights, count)
                 torch.cuda.reset_peak_memory_stats()
@@ -146,7 +146,7 @@ def main() -> None:
         prog="python -m benchmarks.quantised", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", default=";".join(FAMILIES), help="which families, with semicolons between them; the beginning of a name will do")
-    parser.add_argument("--formats", default=",".join(FORMATS), help=f"of {', '.join(FORMATS)}")
+    parser.add_argument("--formats", default="bf16,int8,fp8", help=f"of {', '.join(FORMATS)}; GGUF's need COMFYUI_GGUF_PATH, ComfyUI-GGUF's folder")
     parser.add_argument("--loras", default="", help="numbers of LoRAs, with commas between them")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for quantised.csv and quantised.md")

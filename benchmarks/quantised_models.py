@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import os
+import sys
 from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from .random_weights import random_weights
 
-FORMATS = {"bf16": None, "int8": "int8_tensorwise", "fp8": "float8_e4m3fn"}
+FORMATS = {"bf16": None, "int8": "int8_tensorwise", "fp8": "float8_e4m3fn", "q8_0": "Q8_0", "q4_k": "Q4_K", "q6_k": "Q6_K"}
+GGUF = {"Q8_0": (32, 34, (0,)), "Q4_K": (256, 144, (0, 2)), "Q6_K": (256, 210, (208,))}  #: values and bytes of a block, and where its scales are
 
 
 @dataclass(frozen=True)
@@ -88,17 +93,46 @@ def quantised(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, t
         if not _is_quantised(key, tensor):
             found[key] = tensor
             continue
+        if kind in GGUF:
+            found[key] = _in_blocks(tensor, kind)
+            continue
         found.update(_in_8_bits(tensor, kind).state_dict(key))
         found[f"{key.removesuffix('.weight')}.comfy_quant"] = torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)
     return found
 
 
+def _in_blocks(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    """Random blocks of GGUF's with values about as large as the tensor's, in ComfyUI-GGUF's class."""
+    values, size, halves = GGUF[kind]
+    generator = torch.Generator(tensor.device).manual_seed(tensor.numel())
+    shape = (tensor.shape[0], tensor.shape[1] // values, size)
+    data = torch.randint(0, 256, shape, dtype=torch.uint8, device=tensor.device, generator=generator)
+    scale = (tensor.float().std() / {"Q8_0": 74, "Q4_K": 200, "Q6_K": 1370}[kind]).half()
+    for begin in halves:
+        data[:, :, begin : begin + 2] = scale.view(1).view(torch.uint8)
+    return _gguf().ops.GGMLTensor(
+        data.reshape(tensor.shape[0], -1), tensor_type=importlib.import_module("gguf").GGMLQuantizationType[kind], tensor_shape=tensor.shape
+    )
+
+
+@functools.cache
+def _gguf() -> Any:
+    """ComfyUI-GGUF's files, from the folder that COMFYUI_GGUF_PATH names."""
+    package = sys.modules["comfyui_gguf"] = ModuleType("comfyui_gguf")
+    package.__path__ = [os.environ["COMFYUI_GGUF_PATH"]]
+    sys.modules.setdefault("nodes", ModuleType("nodes"))  # the pack's own file of nodes asks for it by name alone
+    return SimpleNamespace(ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes"))
+
+
 def meant(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, torch.Tensor]:
     """What a checkpoint of this format means, in float32."""
-    return {
-        key: (_in_8_bits(tensor, kind).dequantize() if kind is not None and _is_quantised(key, tensor) else tensor).float()
-        for key, tensor in weights.items()
-    }
+    return {key: _dequantised(tensor, kind if _is_quantised(key, tensor) else None).float() for key, tensor in weights.items()}
+
+
+def _dequantised(tensor: torch.Tensor, kind: str | None) -> torch.Tensor:
+    if kind in GGUF:
+        return _gguf().ops.dequantize_tensor(_in_blocks(tensor, kind), torch.float32, torch.float32)
+    return tensor if kind is None else _in_8_bits(tensor, kind).dequantize()
 
 
 def lora(weights: dict[str, torch.Tensor], seed: int, rank: int = 16) -> dict[str, torch.Tensor]:
@@ -116,7 +150,7 @@ def lora(weights: dict[str, torch.Tensor], seed: int, rank: int = 16) -> dict[st
 
 def _is_quantised(key: str, tensor: torch.Tensor) -> bool:
     layer = key.removesuffix(".weight")
-    return layer != key and tensor.dim() == 2 and "." in layer and not any(size % 64 for size in tensor.shape)
+    return layer != key and tensor.dim() == 2 and "." in layer and not any(size % 256 for size in tensor.shape)
 
 
 def _in_8_bits(tensor: torch.Tensor, kind: str) -> Any:
@@ -129,8 +163,10 @@ def load(family: Family, weights: dict[str, torch.Tensor], device: torch.device,
     """ComfyUI's model patcher of the family with these weights, computing in ``dtype``."""
     import comfy.model_patcher
 
-    model = _model(family, weights, device, dtype)
-    return comfy.model_patcher.ModelPatcher(model, load_device=device, offload_device=torch.device("cpu"))
+    in_blocks = any(type(tensor).__name__ == "GGMLTensor" for tensor in weights.values())
+    model = _model(family, weights, device, dtype, _gguf().ops.GGMLOps() if in_blocks else None)
+    patcher = comfy.model_patcher.ModelPatcher(model, load_device=device, offload_device=torch.device("cpu"))
+    return _gguf().nodes.GGUFModelPatcher.clone(patcher) if in_blocks else patcher
 
 
 def prompt(family: Family, seed: int) -> list[Any]:
@@ -140,12 +176,13 @@ def prompt(family: Family, seed: int) -> list[Any]:
     return [[torch.randn(1, *family.context, generator=generator), pooled]]
 
 
-def _model(family: Family, weights: dict[str, torch.Tensor], device: torch.device, dtype: torch.dtype | None) -> Any:
+def _model(family: Family, weights: dict[str, torch.Tensor], device: torch.device, dtype: torch.dtype | None, operations: Any = None) -> Any:
     import comfy.supported_models
     import comfy.utils
 
     config = getattr(comfy.supported_models, family.config)(dict(family.unet))
-    config.quant_config = comfy.utils.detect_layer_quantization(weights, "") if weights else None
+    config.quant_config = comfy.utils.detect_layer_quantization(weights, "") if weights and operations is None else None
+    config.custom_operations = operations
     config.set_inference_dtype(dtype or torch.float16, dtype, device=device)
     with torch.inference_mode(False):
         model = config.get_model(weights, "", device=device)

@@ -90,7 +90,7 @@ ALLOWED: dict[str, set[str]] = {
     "compiled": {"ahead", "config", "engine", "report"},
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report"},
-    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "report", "runtime", "weights"},
+    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "ops", "report", "runtime", "weights"},
 }
 
 

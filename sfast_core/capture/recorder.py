@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
-from ..weights.part import Part, alike, is_plain, parts_of
+from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .autocast import Apart, Autocast, Treatment
 from .bookkeeping import HasParts
 from .errors import CaptureError
@@ -90,6 +90,9 @@ class Recorder(TorchFunctionMode, InPlace):
                 stored = None if ref is None else (layout or Plain()).laid((ref,))
             except (ReferenceError, WeightsElsewhere) as error:
                 return self.refuse(str(error), passing=True)
+            if ref is not None and stored is not None and is_memory(stored):
+                stored, part = memory_of(stored)
+                ref = replace(ref, part=part)
             if ref is None or stored is None or stored.shape != tensor.shape or is_plain(stored) != is_plain(tensor):
                 return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
             if stored.device != tensor.device:
@@ -108,6 +111,18 @@ class Recorder(TorchFunctionMode, InPlace):
         for (where, mine), (_, theirs) in zip(parts_of(tensor), parts_of(stored), strict=True):
             if mine not in self._nodes:
                 self._bind(mine, self._weight(replace(ref, part=Part(stored, where)), theirs))
+
+    def run(self, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+        """``function(*args)``, which may be anything that depends on these alone, as one node: an op's meaning."""
+        if self._paused or self.failure or self._leaf is not None:
+            return function(*args)
+        with self.paused():
+            result = function(*args)
+            try:
+                self._bind(result, self._value(call_function(self.graph, function, self._map(args, function.__name__)), result))
+            except (CaptureError, HasParts) as error:
+                self.refuse(str(error) or f"{function.__name__} is given a tensor with parts")
+        return result
 
     @property
     def in_leaf(self) -> bool:

@@ -14,6 +14,7 @@ NAMES = (
     "ada_layer_norm",
     "norm_rope",
     "linear",
+    "dequantise_blocks",
     "quantise",
     "norm_quantise",
     "scaled_linear",

@@ -1,18 +1,22 @@
 """The parts of a weight that is a tensor of a class of its own, made of others: a quantised weight's numbers and scales.
 
-Such a class says itself what it is made of (``__tensor_flatten__``). Its parts are plain tensors; each is bound and checked as a weight is.
+Such a class says itself what it is made of (``__tensor_flatten__``), or has one part, its memory (:mod:`.blocks`). Its parts are plain tensors;
+each is bound and checked as a weight is.
 """
 
 from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from .blocks import bytes_of, is_of_blocks, kind_of, shape_of
 from .errors import WeightsChanged
+
+_BYTES = "bytes"  # the name of the part that is a whole's memory
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -22,7 +26,17 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def has_parts(tensor: torch.Tensor) -> bool:
     """Whether a tensor is made of others, and says of which."""
-    return not is_plain(tensor) and hasattr(tensor, "__tensor_flatten__")
+    return not is_plain(tensor) and (hasattr(tensor, "__tensor_flatten__") or is_of_blocks(tensor))
+
+
+def is_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of a class of its own is what is in its memory, as a plain one would be."""
+    return has_parts(tensor) and is_of_blocks(tensor) and kind_of(tensor) is None
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[torch.Tensor, Part]:
+    """A plain tensor in the place of one for which :func:`is_memory` is true, and which part that is."""
+    return bytes_of(tensor), Part(tensor, _BYTES)
 
 
 def alike(one: Any, other: torch.Tensor) -> bool:
@@ -49,7 +63,7 @@ class Part:
 
     def __init__(self, whole: torch.Tensor, where: str) -> None:
         self.where = where
-        self.of = operator.attrgetter(where)
+        self.of: Callable[[torch.Tensor], torch.Tensor] = bytes_of if where == _BYTES else operator.attrgetter(where)
         self._class, self._context = type(whole), _context(whole)
         self._last = weakref.ref(whole)
 
@@ -66,8 +80,7 @@ class Part:
             if type(whole) is not self._class or _context(whole) != self._context:
                 raise WeightsChanged(f"the weight {name} is made of other parts now")
             self._last = weakref.ref(whole)
-        tensor: torch.Tensor = self.of(whole)
-        return tensor
+        return self.of(whole)
 
     def in_any(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """What is in this place of a tensor, whatever that is; None where there is nothing."""
@@ -80,6 +93,9 @@ class Part:
 
 def parts_of(whole: torch.Tensor, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The plain tensors that a tensor is made of, each with the attributes that lead to it."""
+    if is_of_blocks(whole):
+        yield prefix + _BYTES, bytes_of(whole)
+        return
     names, _ = whole.__tensor_flatten__()  # type: ignore[attr-defined]
     for name in names:
         tensor = getattr(whole, name)
@@ -102,6 +118,8 @@ def _where(whole: torch.Tensor, name: str, tensor: torch.Tensor) -> str:
 
 def _context(whole: torch.Tensor) -> Any:
     """What a tensor is besides its parts, of all its wholes: to be compared."""
+    if is_of_blocks(whole):
+        return kind_of(whole), shape_of(whole)
     names, context = whole.__tensor_flatten__()  # type: ignore[attr-defined]
     inner = [_context(part) for part in (getattr(whole, name) for name in names) if has_parts(part)]
     return list(names), context, inner, whole.shape, whole.dtype

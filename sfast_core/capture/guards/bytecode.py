@@ -29,6 +29,7 @@ _CONSTANTS = frozenset("LOAD_CONST LOAD_CONST_IMMORTAL LOAD_CONST_MORTAL LOAD_SM
 _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
 _PLAIN_CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD".split())
 _CALLS = _PLAIN_CALLS | frozenset("CALL_KW CALL_FUNCTION_KW".split())
+_BUILDS = frozenset("BUILD_LIST BUILD_TUPLE BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING BUILD_SLICE".split())
 _DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 #: Functions of Python's own that read all of what they are given.
 _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
@@ -156,6 +157,10 @@ class _Reader:
             self._import(step)
         elif name == "IMPORT_FROM":
             self._stack.append(self._attribute(self._stack[-1] if self._stack else _UNKNOWN, str(step.argval)))
+        elif name in _BUILDS:
+            for _ in range((step.arg or 0) * (2 if name == "BUILD_MAP" else 1) + (name == "BUILD_CONST_KEY_MAP")):
+                self._escape(self._pop())
+            self._stack.append(_UNKNOWN)
         elif name in _CALLS:
             self._call(name, step.arg or 0)
         else:

@@ -103,7 +103,7 @@ class SeenValues:
         if chain.identity:
             self.exact.add(id(value))
         kind = self._kind(value)
-        if chain.below and kind is not Kind.OBJECT and kind is not Kind.MODULE:
+        if (chain.below or chain.every) and kind is not Kind.OBJECT and kind is not Kind.MODULE:
             self._given_attributes(value, chain, origin)
         if kind in PLAIN:
             return
@@ -155,8 +155,11 @@ class SeenValues:
         table = getattr(value, "__dict__", None) if type(value).__dictoffset__ else None
         if type(table) is not dict or isinstance(value, (type, ModuleType, FunctionType)):
             return
-        for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE and (name in table or not hasattr(type(value), name)):
+        read = {name: below for (what, name), below in chain.below.items() if what == ATTRIBUTE}
+        if chain.every:
+            read = dict.fromkeys(table, USED) | read
+        for name, below in read.items():
+            if name in table or not hasattr(type(value), name):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:

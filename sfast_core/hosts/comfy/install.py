@@ -16,6 +16,7 @@ from ...forks import OwnLock
 from ...report import Report, versions
 from ..states import States
 from .events import status_of_this_node
+from .gguf import with_patches_on_device
 from .in_place import with_patches_in_place
 from .options import options_of
 from .state import HookedState, ModelState
@@ -101,7 +102,7 @@ def apply(model: Any, config: CompileConfig | None = None) -> Any:
     from comfy.patcher_extension import CallbacksMP, WrappersMP
 
     prepare()
-    clone = with_patches_in_place(model.clone())
+    clone = with_patches_on_device(with_patches_in_place(model.clone()))
     remove(clone)
     clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig()))
     clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)

@@ -12,7 +12,8 @@ import torch
 
 from ...capture import Recorder, in_place_of
 from ...forks import OwnLock
-from ...weights.part import has_parts
+from ...weights.part import has_parts, is_memory, is_plain
+from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
 from .page import Page
 
 _CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: comfy-kitchen's
@@ -39,10 +40,13 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         if cast is not None:
             replaced.enter_context(in_place_of(comfy.ops, "cast_bias_weight", partial(_cast, recorder)))
         if cast is not None and uncast is not None:
-            replaced.enter_context(in_place_of(comfy.ops, "uncast_bias_weight", partial(_uncast, recorder)))
+            replaced.enter_context(in_place_of(comfy.ops, "uncast_bias_weight", partial(_unrecorded, recorder)))
         kitchen = getattr(getattr(comfy, "quant_ops", None), "ck", None)
         if hasattr(kitchen, "int8_linear") and (operator := _int8_linear()) is not None:
             replaced.enter_context(in_place_of(kitchen, "int8_linear", partial(_product, operator)))
+        for loader in loaders_of_blocks():
+            replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
+            replaced.enter_context(in_place_of(vars(loader)[BLOCKS], "to", partial(_unrecorded, recorder)))
         yield
 
 
@@ -53,11 +57,18 @@ def _cast(recorder: Recorder, cast: Any, module: Any, *args: Any, **kwargs: Any)
         return _by_parts(recorder, cast, module, args, kwargs)
     with recorder.paused():  # asking a tensor for its shape is a torch function too
         result = cast(module, *args, **kwargs)
+        if any(map(_of_a_class, result[:2])):
+            result = (*(as_plain(tensor) for tensor in result[:2]), *result[2:])
         _bind(recorder, module, result)
     return result
 
 
-def _uncast(recorder: Recorder, uncast: Any, *args: Any, **kwargs: Any) -> Any:
+def _of_a_class(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and not is_plain(tensor)
+
+
+def _unrecorded(recorder: Recorder, uncast: Any, *args: Any, **kwargs: Any) -> Any:
+    """Unrecorded: what it returns is bound elsewhere, or nobody reads it."""
     with recorder.paused():
         return uncast(*args, **kwargs)
 
@@ -91,7 +102,7 @@ def _product(
 def _has_parts(module: Any) -> bool:
     """Whether a layer's weight is quantised, and lies where the layer has it."""
     weight = getattr(module, "weight", None)
-    return isinstance(weight, torch.Tensor) and has_parts(weight) and not hasattr(module, "_v")
+    return isinstance(weight, torch.Tensor) and has_parts(weight) and not is_memory(weight) and not hasattr(module, "_v")
 
 
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:

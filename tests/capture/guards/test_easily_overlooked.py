@@ -42,6 +42,13 @@ class Gets:
         return self.k
 
 
+def ks_of(value: Any) -> Any:
+    found = []
+    for k in getattr(value, "k", []):
+        found.append(k)
+    return found
+
+
 class Token:
     """Nothing but itself."""
 
@@ -166,6 +173,12 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
     "an attribute of a partial": (
         lambda net, x: net.value(x) * net.value.k, lambda: with_k(functools.partial(torch.neg), 1.0), lambda net: with_k(net.value, 2.0)),
     "an attribute of a tensor": (lambda net, x: x * net.value.k, lambda: with_k(torch.ones(8), 1.0), lambda net: with_k(net.value, 2.0)),
+    "an attribute of a tensor that is handed on": (lambda net, x: x * k_of(net.value), lambda: with_k(torch.nn.Parameter(torch.ones(8)), 1.0), lambda net: with_k(net.value, 2.0)),
+    "an attribute of a tensor that is handed on, or a list": (
+        lambda net, x: x * sum(ks_of(net.value)),
+        lambda: with_k(torch.nn.Parameter(torch.ones(8)), [1.0]),
+        lambda net: with_k(net.value, [2.0]),
+    ),
     "an attribute that a tensor may have": (
         lambda net, x: x * getattr(net.value, "k", 1.0), lambda: torch.ones(8), lambda net: with_k(net.value, 2.0)),
     "an attribute of a parameter": (

@@ -1,0 +1,114 @@
+"""Checkpoints in GGUF's blocks, loaded with ComfyUI-GGUF's own layers: ``COMFYUI_GGUF_PATH`` names its folder. Without it there is nothing to try."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import comfy.sd
+import tiny
+import torch
+from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, report_of, sample
+from scenario_tools import lora
+
+KINDS = ("Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+_HALVES = {"Q6_K": (208,), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}  # where a block has its scales
+
+
+def _pack() -> Any:
+    """The pack's files, or None. Its ``__init__`` wants ComfyUI's own nodes, which are no library."""
+    if "COMFYUI_GGUF_PATH" not in os.environ:
+        return None
+    if "comfyui_gguf" not in sys.modules:
+        package = sys.modules["comfyui_gguf"] = ModuleType("comfyui_gguf")
+        package.__path__ = [os.environ["COMFYUI_GGUF_PATH"]]
+        sys.modules.setdefault("nodes", ModuleType("nodes"))
+    return SimpleNamespace(ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes"))
+
+
+def _in_blocks(pack: Any, weight: torch.Tensor, kind: str, seed: int) -> torch.Tensor:
+    """A weight of this type: its own values where ``gguf`` can quantise to it, else random ones of its size."""
+    import gguf
+
+    number = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[number]
+    try:
+        data = torch.from_numpy(gguf.quants.quantize(weight.float().numpy(), number))
+    except NotImplementedError:
+        shape = (weight.shape[0], weight.shape[1] // values, size)
+        data = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+        for begin in _HALVES[kind]:
+            data[:, :, begin : begin + 2] = torch.full((1,), float(weight.float().std()) / 600).half().view(torch.uint8)
+        data = data.reshape(weight.shape[0], -1)
+    return pack.ops.GGMLTensor(data, tensor_type=number, tensor_shape=weight.shape)
+
+
+def _load(pack: Any, kind: str, family: str = "sd15", **options: Any) -> Any:
+    """A patcher as the pack's own loader makes it. Biases and norms are 16-bit tensors of the same class, as in its files."""
+    import gguf
+
+    weights = {}
+    for seed, (name, weight) in enumerate(tiny.state_dict(family).items()):
+        name = name.removeprefix("model.diffusion_model.")
+        linear = name.endswith(".weight") and weight.dim() == 2 and not weight.shape[1] % 256 and "embed" not in name
+        plain = lambda weight: pack.ops.GGMLTensor(weight, tensor_type=gguf.GGMLQuantizationType.F16, tensor_shape=weight.shape)  # noqa: E731
+        weights[name] = _in_blocks(pack, weight, kind, seed) if linear else plain(weight)
+    ops = pack.ops.GGMLOps()
+    for name, value in options.items():
+        setattr(ops.Linear, name, value)
+    model = comfy.sd.load_diffusion_model_state_dict(weights, model_options={"custom_operations": ops})
+    return pack.nodes.GGUFModelPatcher.clone(model)
+
+
+def _same(pack: Any, kind: str, family: str = "sd15", **options: Any) -> Any:
+    model = _load(pack, kind, family, **options)
+    try:
+        plain = sample(model)
+        fast = fast_compile.apply(model)
+        sample(fast)
+        before = calls(model)
+        assert_close(sample(fast), plain, 1e-3)
+        assert_fused(model, before)
+        assert not any(word in report_of(model).text() for word in ("runs as it is", "GGMLTensor")), report_of(model).text()
+    finally:
+        for name in options:
+            setattr(pack.ops.GGMLOps.Linear, name, None)
+    return model
+
+
+def scenario_each_type() -> None:
+    if pack := _pack():
+        for kind in KINDS:
+            _same(pack, kind)
+
+
+def scenario_a_transformer() -> None:
+    if pack := _pack():
+        _same(pack, "Q4_K", "sd3")
+
+
+def scenario_computed_in_other_dtypes() -> None:
+    if pack := _pack():
+        for dtype in ("target", torch.float32, torch.bfloat16):
+            _same(pack, "Q4_K", dequant_dtype=dtype)
+
+
+def scenario_loras_that_are_added_at_each_call() -> None:
+    """The pack's way: a patched weight keeps its blocks, and its patches beside them."""
+    pack = _pack()
+    if pack is None:
+        return
+    model, twin = _load(pack, "Q8_0"), _load(pack, "Q8_0")
+    fast = fast_compile.apply(model)
+    seen = []
+    for step in [None, (1.0, 5), (0.4, 5), (1.0, 905), None, (1.0, 5)]:
+        mine, theirs = (fast, twin) if step is None else (lora(fast, "sd15", *step), lora(twin, "sd15", *step))
+        seen.append(sample(mine))
+        assert_close(seen[-1], sample(theirs), 1e-3)
+    for other in seen[1:4]:
+        assert_differs(seen[0], other)
+    assert torch.equal(seen[4], seen[0]) and torch.equal(seen[5], seen[1])
+    assert not calls(model)["eager"], dict(calls(model))
