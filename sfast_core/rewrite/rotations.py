@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import cast_like, element
-from ..capture.recorder import function_name
 from .graph import calls, calls_of, insert, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
