@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
 from .bookkeeping import Bookkeeping
 from .errors import CaptureError
-from .functional import cast_like, functional_form, is_in_place, keeps_dtype, overwriting_form
+from .functional import cast_like, functional_form, identity, is_in_place, keeps_dtype, overwriting_form
 from .nodes import call_function
+from .regions import Region
 
 
 class InPlace(Bookkeeping):
@@ -38,19 +38,19 @@ class InPlace(Bookkeeping):
                 if computed.dtype != target.dtype:
                     node.meta["val"], node.meta["device"] = computed, target.device
                     node = call_function(self.graph, cast_like, (node, target.dtype))
-        for other in self._live_aliases(target):
-            if not (name == "__setitem__" and other is args[2]):
-                self._stale[other] = weakref.ref(target)
         self._nodes[target] = self._value(node, target)
+        if form is not identity:
+            value = args[2] if name == "__setitem__" else None
+            self._written_through(target, node, [other for other in self._live_aliases(target) if other is not value])
 
     def _settle(self, target: torch.Tensor, index: Any, value: Any) -> None:
-        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that write makes x's node current again."""
-        culprit = self._stale.get(target)
-        if culprit is not None and culprit() is value and isinstance(value, torch.Tensor):
+        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that makes x current without the view's own write."""
+        writes = self._writes.get(target)
+        if writes and isinstance(value, torch.Tensor) and writes[-1].source() is value:
             with torch._C.DisableTorchFunction():
                 view = target[index]
-            if (view.data_ptr(), view.shape, view.stride()) == (value.data_ptr(), value.shape, value.stride()):
-                del self._stale[target]
+            if view.data_ptr() == value.data_ptr() and Region.of(view) == Region.of(value):
+                writes.pop()
 
 
 def _metas(value: Any) -> Any:

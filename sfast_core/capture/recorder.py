@@ -25,7 +25,7 @@ from .autocast import Apart, Autocast, Treatment
 from .bookkeeping import HasParts
 from .errors import CaptureError
 from .externals import Found
-from .functional import cast_like, element, is_in_place, mutates, setitem
+from .functional import cast_like, element, is_in_place, mutates, sets_the_same, setitem
 from .guards import Pausing, Unwatched
 from .in_place import InPlace
 from .inside import SPELLINGS, Inside, wrapped
@@ -292,6 +292,8 @@ class Recorder(TorchFunctionMode, InPlace):
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The call's arguments with nodes for tensors; None when it asks for metadata only."""
         if name in METADATA and not (name == "type" and len(args) > 1):
+            return None
+        if sets_the_same(name, args):
             return None
         if kwargs.get("out") is not None:
             raise CaptureError(f"{name} writes to out=")
