@@ -49,16 +49,32 @@ def _fuse_rotations(graph: Graph, has_impl: HasImpl) -> Iterator[bool]:
             continue
         if rotation.factors not in made:
             made[rotation.factors] = rotation.matrices()
-        yield _fuse(rotation.last, streams, made[rotation.factors], rotation.heads == 1, has_impl)
+        yield _fuse(rotation.last, streams, made[rotation.factors], rotation.heads == 1, has_impl, rotation.halves)
 
 
 def _streams(rotation: Rotation) -> list[_Stream]:
     """What is rotated, with the norm in front of it: one stream of tokens, or two that are joined."""
     if len(rotation.x.users) > rotation.readers:
         return [_Stream(rotation.x)]
-    if norm := _norm(rotation.x):
+    if norm := _norm(rotation.x) or _norm_of_all_heads(rotation):
         return [norm]
     return _joined(rotation.x, rotation.tokens) or [_Stream(rotation.x)]
+
+
+def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
+    """What an RMSNorm over all heads of a token is given, seen in heads as the rotation sees it."""
+    x, readers = rotation.x, rotation.readers
+    turned = calls(x, torch.permute) and tuple(x.args[1]) == _HEADS_TO_TOKENS  # type: ignore[arg-type]
+    seen: Any = x.args[0] if turned else x
+    if turned != (rotation.heads == 1) or not calls(seen, torch.reshape) or len(seen.users) > (1 if turned else readers):
+        return None
+    norm = _norm(seen.args[0])
+    if norm is None or norm.weight is None or sole_user(seen.args[0]) is not seen or shape(norm.tokens)[:2] != shape(seen)[:2]:
+        return None
+    if value(norm.tokens).dim() != 3 or shape(norm.weight)[0] != shape(seen)[2] * shape(seen)[3]:
+        return None
+    tokens = insert(rotation.last, torch.reshape, norm.tokens, shape(seen))
+    return norm._replace(tokens=insert(rotation.last, torch.permute, tokens, _HEADS_TO_TOKENS) if turned else tokens)
 
 
 def _joined(node: Node, dim: int) -> list[_Stream] | None:
@@ -103,11 +119,13 @@ def _only_attention_reads(node: Node) -> bool:
     )
 
 
-def _fuse(last: Node, streams: list[_Stream], matrices: Node | None, heads_first: bool, has_impl: HasImpl) -> bool:
+def _fuse(
+    last: Node, streams: list[_Stream], matrices: Node | None, heads_first: bool, has_impl: HasImpl, halves: bool = False
+) -> bool:
     """Put one call in the place of ``last``."""
     tokens = [insert(last, torch.permute, stream.tokens, _HEADS_TO_TOKENS) if heads_first else stream.tokens for stream in streams]
-    second = (tokens[1], streams[1].weight) if len(streams) > 1 else ()
-    arguments = (tokens[0], streams[0].weight, matrices, streams[0].eps, *second)
+    second = (tokens[1], streams[1].weight) if len(streams) > 1 else (None, None) if halves else ()
+    arguments = (tokens[0], streams[0].weight, matrices, streams[0].eps, *second, *([True] if halves else []))
     if not has_impl(norm_rope, *metas(arguments)):
         return False
     new = insert(last, norm_rope, *arguments)
