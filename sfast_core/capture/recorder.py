@@ -25,7 +25,7 @@ from .autocast import Apart, Autocast, Treatment
 from .bookkeeping import HasParts
 from .errors import CaptureError
 from .externals import Found
-from .functional import cast_like, element, is_in_place, mutates, sets_the_same, setitem
+from .functional import cast_like, element, is_in_place, mutates, setitem, sets_the_same
 from .guards import Pausing, Unwatched
 from .in_place import InPlace
 from .inside import SPELLINGS, Inside, wrapped

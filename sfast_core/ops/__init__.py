@@ -12,6 +12,7 @@ NAMES = (
     "group_norm_act",
     "add_layer_norm",
     "ada_layer_norm",
+    "ada_rms_norm",
     "norm_rope",
     "linear",
     "dequantise_blocks",

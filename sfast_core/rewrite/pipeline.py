@@ -16,6 +16,7 @@ from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
 from .fold_into_quantise import fold_into_quantise
 from .fuse_ada_layer_norm import fuse_ada_layer_norm
+from .fuse_ada_rms_norm import fuse_ada_rms_norm
 from .fuse_attention import fuse_attention
 from .fuse_conv import fuse_conv_act
 from .fuse_conv_shortcut import fuse_conv_shortcut
@@ -91,6 +92,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
         "fuse_ada_layer_norm": lambda graph: fuse_ada_layer_norm(graph, has_impl),
         "carry_bias": lambda graph: carry_bias(graph, has_impl),
         "fuse_norm_quantise": lambda graph: fuse_norm_quantise(graph, has_impl),
+        "fuse_ada_rms_norm": lambda graph: fuse_ada_rms_norm(graph, has_impl),
         "fuse_geglu": fuse_geglu,
         "split_projections": lambda graph: split_projections(graph, has_impl),
         "fuse_linear_act": fuse_linear_act,
