@@ -13,6 +13,7 @@ from ..weights import Weight
 from .canonicalise import canonicalise
 from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
+from .copies import drop_copies
 from .convolution_as_linear import convolution_as_linear
 from .fold_into_quantise import fold_into_quantise
 from .fuse_ada_layer_norm import fuse_ada_layer_norm
@@ -20,6 +21,7 @@ from .fuse_ada_rms_norm import fuse_ada_rms_norm
 from .fuse_attention import fuse_attention
 from .fuse_conv import fuse_conv_act
 from .fuse_conv_shortcut import fuse_conv_shortcut
+from .fuse_gated_sum import fuse_gated_sum
 from .fuse_geglu import fuse_geglu
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
@@ -70,6 +72,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
     table: dict[str, Pass] = {
         "canonicalise": canonicalise,
         "drop_units": drop_units,
+        "drop_copies": drop_copies,
         "recover_silu": recover_silu,
         "rejoin_slices": rejoin_slices,
         "spell_out_attention": spell_out_attention,
@@ -98,6 +101,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,
         "fold_into_quantise": lambda graph: fold_into_quantise(graph, has_impl),
+        "fuse_gated_sum": fuse_gated_sum,
         "share_halves": lambda graph: share_halves(graph, has_impl),
         "images_channels_last": images_channels_last,
     }

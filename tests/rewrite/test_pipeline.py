@@ -56,6 +56,7 @@ def test_what_a_unet_becomes() -> None:
         "fuse_ada_layer_norm": 0,
         "fuse_norm_quantise": 0,
         "fuse_ada_rms_norm": 0,
+        "fuse_gated_sum": 0,
         "fold_into_quantise": 0,
         "fuse_geglu": 2,
         "fuse_linear_act": 2,
