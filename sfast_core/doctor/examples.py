@@ -38,6 +38,9 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "norm_quantise", (tokens, "layer", 1e-6, torch.int8, None, 64, None, None, row, row, normal(2, 256, 640), row)
     yield "norm_quantise", (tokens, "rms", 1e-6, torch.int8, None, 0, normal(640), None, row)
     yield "scaled_linear", (numbers.view(2, 320, 640), numbers, scales, normal(640), torch.full((2, 320, 1), 0.02, device=device), dtype)
+    halves = numbers.chunk(2), scales.chunk(2)
+    quantised = numbers.view(2, 320, 640), halves[0][0], halves[1][0], halves[0][1], halves[1][1], None, None
+    yield "scaled_glu", (*quantised, torch.full((2, 320, 1), 0.02, device=device), dtype, "silu")
     yield from _float8(tokens, numbers, torch.full((), 0.02, device=device))
     yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
     for act in ("gelu_tanh", "quick_gelu"):

@@ -19,6 +19,7 @@ NAMES = (
     "quantise",
     "norm_quantise",
     "scaled_linear",
+    "scaled_glu",
     "linear_geglu",
     "linear_act",
     "linear_add",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
 from ..ops.ada_rms_norm import ada_rms_norm
 from .fuse_linear_add import HasImpl

@@ -57,6 +57,7 @@ def test_what_a_unet_becomes() -> None:
         "fuse_norm_quantise": 0,
         "fuse_ada_rms_norm": 0,
         "fuse_gated_sum": 0,
+        "fuse_scaled_glu": 0,
         "fold_into_quantise": 0,
         "fuse_geglu": 2,
         "fuse_linear_act": 2,
