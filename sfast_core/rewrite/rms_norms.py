@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +11,9 @@ from torch.fx import Node
 
 from ..capture.functional import cast_like
 from .fuse_ada_layer_norm import gate_of, is_row, less_one
-from .fuse_norm_rope import default_eps
 from .graph import alike, calls, shape, sole_user, value
+
+_EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32)}
 
 
 class Norm(NamedTuple):
@@ -127,5 +129,17 @@ def eps_of(node: Any) -> float | None:
     """What an RMSNorm over the last dimension adds, or None where a node is no such norm."""
     if not calls(node, F.rms_norm) or len(tuple(node.args[1])) != 1 or not alike(node.args[0], node) or shape(node)[-1:] != tuple(node.args[1]):
         return None
+    if value(node).dtype not in _EPSILONS:
+        return None
     eps: Any = node.args[3]
     return default_eps(value(node).dtype, node.meta["device"]) if eps is None else eps
+
+
+@functools.cache
+def default_eps(dtype: torch.dtype, device: torch.device) -> float:
+    """What PyTorch adds where a model names no eps, as ComfyUI's don't: the dtype's epsilon, or on some devices and in some versions float32's.
+
+    Told by a vector whose mean square, 2**-12, is small beside the one and large beside the other.
+    """
+    normed = F.rms_norm(torch.full((8,), 2.0**-6, dtype=dtype, device=device), (8,))
+    return _EPSILONS[dtype if float(normed[0]) < 0.75 else torch.float32]

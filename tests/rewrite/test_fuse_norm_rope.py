@@ -158,6 +158,21 @@ def test_matrices_in_the_tokens_dtype(dtype: torch.dtype) -> None:
     assert found == 1 and node.args[2].meta["val"].dtype == dtype
 
 
+def test_a_norm_in_float32_with_weights_less_one() -> None:
+    """As Krea 2 has it."""
+
+    def island(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x.float(), (D,), weight.float() + 1.0, 1e-5).to(x.dtype)
+
+    def way(net: Any, text: torch.Tensor, image: torch.Tensor, m: torch.Tensor) -> Any:
+        joined = torch.cat([island(text, net.norm.weight), island(image, net.other.weight)], dim=2)
+        return by_columns(joined, m), by_columns(island(text * 2, net.norm.weight), m[:, :, :L])
+
+    inputs = torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2)
+    found, graph, nodes = _fused(way, *inputs, dtype=torch.bfloat16)
+    assert found == 2 and {node.args[7] for node in nodes} == {1.0} and count(graph, F.rms_norm, torch.rms_norm) == 0
+
+
 @pytest.mark.parametrize("heads_first", [False, True])
 def test_a_norm_over_all_heads(heads_first: bool) -> None:
     """As Wan and LTX have it: in front of the heads."""

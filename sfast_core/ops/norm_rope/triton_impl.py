@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5 where 512 tokens and 4096 are joined (31.2).
 PROGRAM_ELEMENTS = 1024
 THREAD_ELEMENTS = 16
-HEAD_SIZES = (16, 32, 64, 128, 256)
+SMALLEST_HEAD, LARGEST_HEAD = 16, 256
 
 
 def why_not(
@@ -31,6 +31,7 @@ def why_not(
     behind: torch.Tensor | None = None,
     behind_weight: torch.Tensor | None = None,
     halves: bool = False,
+    offset: float = 0.0,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_triton(target) or why_not_dtypes(x=x):
@@ -38,8 +39,10 @@ def why_not(
     if x.dim() != 4:
         return f"x has {x.dim()} dimensions, must have 4"
     images, tokens, heads, size = x.shape
-    if size not in HEAD_SIZES:
-        return f"heads of {size} are not one of {HEAD_SIZES}"
+    if size % 2 or not SMALLEST_HEAD <= size <= LARGEST_HEAD:
+        return f"heads of {size} are odd, or not of {SMALLEST_HEAD} to {LARGEST_HEAD}"
+    if halves and size != triton.next_power_of_2(size):
+        return f"halves of heads of {size}, which is no power of two"
     if behind is not None:
         if behind.dim() != 4 or (behind.shape[0], *behind.shape[2:]) != (images, heads, size) or behind.dtype != x.dtype:
             return f"behind is {list(behind.shape)} {behind.dtype}, x is {list(x.shape)} {x.dtype}"
@@ -49,11 +52,11 @@ def why_not(
     if rotations is not None and tuple(rotations.shape) not in _shapes(images, tokens, heads, size):
         return f"rotations are {list(rotations.shape)}, must be {[images, tokens, size // 2, 2, 2]}"
     for name, tensor in (("weight", weight), ("behind_weight", behind_weight)):
-        if tensor is not None and (tuple(tensor.shape) not in {(size,), (heads * size,)} or tensor.dtype != x.dtype or eps is None):
+        if tensor is not None and (tuple(tensor.shape) not in {(size,), (heads * size,)} or tensor.dtype not in (x.dtype, torch.float32) or eps is None):
             return f"{name} is {list(tensor.shape)} {tensor.dtype}, must be {[size]} or {[heads * size]} {x.dtype}, and eps {eps} a number"
     if behind is not None and _is_wide(weight, size) != _is_wide(behind_weight, size):
         return "one stream's norm is over all heads, the other's is not"
-    if _is_wide(weight, size) and triton.next_power_of_2(heads) * size > MAX_CHANNELS:
+    if _is_wide(weight, size) and triton.next_power_of_2(heads) * triton.next_power_of_2(size) > MAX_CHANNELS:
         return f"{heads} heads of {size} are more than {MAX_CHANNELS} channels"
     return None
 
@@ -76,16 +79,17 @@ def launch(
     behind: torch.Tensor | None = None,
     behind_weight: torch.Tensor | None = None,
     halves: bool = False,
+    offset: float = 0.0,
 ) -> torch.Tensor:
     """As :func:`.reference.norm_rope`."""
     images, length, heads, size = x.shape
     total = length if behind is None else length + behind.shape[1]
     out = torch.empty((images, total, heads, size), dtype=x.dtype, device=x.device)
     rotations = None if rotations is None else rotations.contiguous()
-    wide = _is_wide(weight, size)
+    wide, block = _is_wide(weight, size), triton.next_power_of_2(size)
     program_heads = triton.next_power_of_2(heads)
     if not wide:
-        program_heads = min(program_heads, PROGRAM_ELEMENTS // size)
+        program_heads = min(program_heads, PROGRAM_ELEMENTS // block)
     streams = [(x, weight, 0)] if behind is None else [(x, weight, 0), (behind, behind_weight, length)]
     for tokens, own_weight, first in streams:
         if tokens.numel() == 0:
@@ -103,12 +107,14 @@ def launch(
                 *rows.stride()[:3],
                 0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
                 0.0 if eps is None else eps,
+                offset,
                 D=size,
+                BLOCK_D=block,
                 HEADS=program_heads,
                 NORM=eps is not None,
                 WIDE=wide,
                 BY_HEAD=rotations is not None and rotations.dim() == 6,
                 HALVES=halves,
-                num_warps=max(1, program_heads * size // (32 * THREAD_ELEMENTS)),
+                num_warps=max(1, program_heads * block // (32 * THREAD_ELEMENTS)),
             )
     return out
