@@ -25,7 +25,7 @@ from .autocast import Apart, Autocast, Treatment
 from .bookkeeping import HasParts
 from .errors import CaptureError
 from .externals import Found
-from .functional import cast_like, element, is_in_place, mutates, setitem, sets_the_same
+from .functional import cast_like, element, functional_form, is_in_place, mutates, setitem, sets_the_same
 from .guards import Pausing, Unwatched
 from .in_place import InPlace
 from .inside import SPELLINGS, Inside, wrapped
@@ -337,13 +337,13 @@ class Recorder(TorchFunctionMode, InPlace):
         if name == "__deepcopy__":
             func, name, args = torch.Tensor.clone, "clone", args[:1]
         in_place = is_in_place(name) or call[1].get("inplace") is True
+        if mutates(func) and not (in_place and functional_form(name)):
+            return self._record_changing(func, name, call, args, kwargs, result)
         if in_place:
             self._record_in_place(func, name, call, args)
             if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != Treatment():
                 raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
             return
-        if mutates(func):
-            raise CaptureError(f"the operator {name} changes its arguments")
         if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
             return
         if isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and _are_tensors(result)):
