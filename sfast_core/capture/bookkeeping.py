@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -12,7 +13,9 @@ from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap
 from .errors import CaptureError
 from .externals import Found
+from .regions import Region, apart
 from .unchanged import Unchanged
+from .written import Write, current, write_between, write_out_of
 
 
 class HasParts(Exception):
@@ -31,7 +34,7 @@ class Bookkeeping:
         self.graph = torch.fx.Graph()
         self._table = table
         self._nodes = TensorMap[torch.fx.Node]()
-        self._stale = TensorMap[weakref.ref[torch.Tensor]]()  # tensor -> the in-place updated view that made its node outdated
+        self._writes = TensorMap[list[Write]]()  # through tensors that share its memory, since its node was made
         self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
         self._weights: dict[WeightRef, torch.fx.Node] = {}
         self._externals: list[tuple[torch.Tensor, torch.fx.Node, str]] = []  # tensors from elsewhere, and what reads them first
@@ -62,14 +65,42 @@ class Bookkeeping:
         self._aliases.setdefault(self._storage(tensor), []).append(weakref.ref(tensor))
 
     def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
-        if tensor in self._stale:
-            raise CaptureError(f"{name} reads a tensor whose view was changed in place")
         if (node := self._nodes.get(tensor)) is not None:
-            return node
+            return self._current(tensor, node, name) if tensor in self._writes else node
         if has_parts(tensor):
             raise HasParts
         ref = self._table.find(tensor)
         return self._external(tensor, name) if ref is None else self._weight(ref, tensor)
+
+    def _current(self, tensor: torch.Tensor, node: torch.fx.Node, name: str) -> torch.fx.Node:
+        """The node of a tensor that was written to through others, now that it is read."""
+        for write in self._writes.get(tensor) or ():
+            written = current(self.graph, node, write)
+            if written is None:
+                raise CaptureError(f"{name} reads a tensor whose view was changed in place, and where it lies in that can't be said")
+            node = written if written is write.node else self._value(written, tensor)
+        del self._writes[tensor]
+        self._nodes[tensor] = node
+        return node
+
+    def _written_through(self, target: torch.Tensor, node: torch.fx.Node, others: list[torch.Tensor]) -> None:
+        """``others`` share ``target``'s memory, in which is what ``node`` is: where they have elements in common, it is that once it is read."""
+        crossing = []
+        for other in others:
+            if target.dtype == other.dtype and apart(Region.of(target), Region.of(other)):
+                continue
+            writes = self._writes.get(other)
+            if writes is None:
+                writes = self._writes[other] = []
+            writes.append(write_between(target, other, node))
+            if not writes[-1].known:
+                crossing.append(other)
+        for other in crossing:  # each has elements that the other lacks: it is read out of a tensor that has both's
+            writes = self._writes.get(other) or []
+            for both in others:
+                if both is not other and (found := write_out_of(both, other, writes[-1], self._writes.get(both) or [])):
+                    writes[-1] = replace(found, node=self._node(both, "an operation in place"))
+                    break
 
     def _external(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         """A tensor from elsewhere. Where, is asked when the call is over."""

@@ -10,7 +10,7 @@ import torch
 from ..weights import WeightTable
 from .autocast import Apart, Autocast, Treatment
 from .errors import CaptureError
-from .functional import cast_like, element, is_in_place, mutates
+from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
 from .in_place import InPlace
 from .nodes import call_function, call_method
 from .stand_ins import Value, leaves, mapped
@@ -46,6 +46,8 @@ class Calls(InPlace):
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The call's arguments with nodes for tensors; None when it asks for metadata only."""
         if name in METADATA and not (name == "type" and len(args) > 1):
+            return None
+        if sets_the_same(name, args):
             return None
         if kwargs.get("out") is not None:
             raise CaptureError(f"{name} writes to out=")
@@ -89,13 +91,13 @@ class Calls(InPlace):
         if name == "__deepcopy__":
             func, name, args = torch.Tensor.clone, "clone", args[:1]
         in_place = is_in_place(name) or call[1].get("inplace") is True
+        if mutates(func) and not (in_place and functional_form(name)):
+            return self._record_changing(func, name, call, args, kwargs, result)
         if in_place:
             self._record_in_place(func, name, call, args)
             if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != Treatment():
                 raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
             return
-        if mutates(func):
-            raise CaptureError(f"the operator {name} changes its arguments")
         if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
             return
         if isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and are_tensors(result)):

@@ -58,6 +58,21 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     return x
 
 
+def taken(x: torch.Tensor, order: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> torch.Tensor:
+    """Those of x's elements that lie there when x is dense, its dimensions in ``order``."""
+    dense = x.permute(order).contiguous()
+    return dense.as_strided(size, stride, dense.storage_offset() + offset)
+
+
+def put(
+    x: torch.Tensor, value: torch.Tensor, order: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """x with ``value`` in the place of what :func:`taken` takes."""
+    dense = x.permute(order).clone(memory_format=torch.contiguous_format)
+    dense.as_strided(size, stride, offset).copy_(value)
+    return dense.permute(sorted(range(len(order)), key=order.__getitem__))
+
+
 def _is_basic(index: Any) -> bool:
     """Whether an index makes a view."""
     return index is None or index is Ellipsis or type(index) is int or isinstance(index, slice)
@@ -81,6 +96,20 @@ def tensor_of(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tens
 def is_in_place(name: str) -> bool:
     """Whether a function of this name changes its first argument."""
     return name in _OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def sets_the_same(name: str, args: Sequence[Any]) -> bool:
+    """Whether an attribute of a tensor is set to what it is: ``module.to(device)`` does so to each parameter's ``data`` that is there already."""
+    if name != "data" or len(args) < 2 or not all(isinstance(arg, torch.Tensor) for arg in args[:2]):
+        return False
+    with torch._C.DisableTorchFunction():
+        one, other = args[:2]
+        return one is other or (
+            type(one.data) is type(other.data)
+            and (one.dtype, one.device, one.shape, one.stride()) == (other.dtype, other.device, other.shape, other.stride())
+            and one.layout is other.layout is torch.strided
+            and one.data_ptr() == other.data_ptr()
+        )
 
 
 def keeps_dtype(name: str, target: torch.Tensor, args: Sequence[Any]) -> bool:

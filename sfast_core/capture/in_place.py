@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
+from itertools import combinations
 from typing import Any
 
 import torch
 
 from .bookkeeping import Bookkeeping
+from .changing import Changing, changed_arguments, functional_sibling
 from .errors import CaptureError
-from .functional import cast_like, functional_form, is_in_place, keeps_dtype, overwriting_form
+from .functional import cast_like, element, functional_form, identity, is_in_place, keeps_dtype, overwriting_form
 from .nodes import call_function
+from .regions import Region, apart
 
 
 class InPlace(Bookkeeping):
@@ -38,19 +40,44 @@ class InPlace(Bookkeeping):
                 if computed.dtype != target.dtype:
                     node.meta["val"], node.meta["device"] = computed, target.device
                     node = call_function(self.graph, cast_like, (node, target.dtype))
-        for other in self._live_aliases(target):
-            if not (name == "__setitem__" and other is args[2]):
-                self._stale[other] = weakref.ref(target)
         self._nodes[target] = self._value(node, target)
+        if form is not identity:
+            value = args[2] if name == "__setitem__" else None
+            self._written_through(target, node, [other for other in self._live_aliases(target) if other is not value])
+
+    def _record_changing(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """An operator of a library's that changes arguments: a function that returns what it leaves in them."""
+        changed = changed_arguments(func, len(args), kwargs)
+        if changed is None or result is not None:
+            raise CaptureError(f"the operator {name} changes its arguments and returns something, or has several forms")
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            raise CaptureError(f"the operator {name} changes its arguments under autocast")
+        tensors = [args[where] if isinstance(where, int) else kwargs[where] for where in changed]
+        if any(not isinstance(tensor, torch.Tensor) for tensor in tensors):
+            raise CaptureError(f"the operator {name} changes an argument that is no tensor")
+        if any(self._storage(tensor) in self._foreign for tensor in tensors):
+            raise CaptureError(f"{name} writes to an input or a weight in place")
+        if len({self._storage(tensor) for tensor in tensors}) < len(tensors) and not all(
+            apart(Region.of(one), Region.of(other)) for one, other in combinations(tensors, 2)
+        ):
+            raise CaptureError(f"the operator {name} changes two tensors that share elements")
+        function = functional_sibling(func, len(tensors))
+        node = call_function(self.graph, function or Changing(func, changed), tuple(call[0]), call[1])
+        parts = [node] if function is not None and len(tensors) == 1 else [call_function(self.graph, element, (node, i)) for i in range(len(tensors))]
+        for part, tensor in zip(parts, tensors, strict=True):
+            self._nodes[tensor] = self._value(part, tensor)
+        for part, tensor in zip(parts, tensors, strict=True):
+            others = [other for other in self._live_aliases(tensor) if all(other is not one for one in tensors)]
+            self._written_through(tensor, part, others)
 
     def _settle(self, target: torch.Tensor, index: Any, value: Any) -> None:
-        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that write makes x's node current again."""
-        culprit = self._stale.get(target)
-        if culprit is not None and culprit() is value and isinstance(value, torch.Tensor):
+        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that makes x current without the view's own write."""
+        writes = self._writes.get(target)
+        if writes and isinstance(value, torch.Tensor) and writes[-1].source() is value:
             with torch._C.DisableTorchFunction():
                 view = target[index]
-            if (view.data_ptr(), view.shape, view.stride()) == (value.data_ptr(), value.shape, value.stride()):
-                del self._stale[target]
+            if view.data_ptr() == value.data_ptr() and Region.of(view) == Region.of(value):
+                writes.pop()
 
 
 def _metas(value: Any) -> Any:

@@ -26,6 +26,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "add_layer_norm", (tokens, normal(2, 256, 640), normal(640), normal(640), 1e-5)
     row = normal(2, 1, 640)
     yield "ada_layer_norm", (tokens, row, row, 1e-6, normal(2, 256, 640), row)
+    yield "ada_rms_norm", (tokens, 1e-6, normal(640), row, None, normal(2, 256, 640), row, normal(640))
     turned = torch.randn(1, 256, 32, 2, 2, generator=generator).to(device)
     yield "norm_rope", (heads(256).transpose(1, 2), normal(64), turned, 1e-6)
     for rows in (tokens, embedding):
@@ -37,6 +38,9 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "norm_quantise", (tokens, "layer", 1e-6, torch.int8, None, 64, None, None, row, row, normal(2, 256, 640), row)
     yield "norm_quantise", (tokens, "rms", 1e-6, torch.int8, None, 0, normal(640), None, row)
     yield "scaled_linear", (numbers.view(2, 320, 640), numbers, scales, normal(640), torch.full((2, 320, 1), 0.02, device=device), dtype)
+    halves = numbers.chunk(2), scales.chunk(2)
+    quantised = numbers.view(2, 320, 640), halves[0][0], halves[1][0], halves[0][1], halves[1][1], None, None
+    yield "scaled_glu", (*quantised, torch.full((2, 320, 1), 0.02, device=device), dtype, "silu")
     yield from _float8(tokens, numbers, torch.full((), 0.02, device=device))
     yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
     for act in ("gelu_tanh", "quick_gelu"):

@@ -13,7 +13,7 @@ from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
 from .fuse_layer_norm import has_own_bias
 from .fuse_linear_add import HasImpl
-from .graph import calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
+from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
 
 
 class _Modulation(NamedTuple):
@@ -40,15 +40,19 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
     fused = 0
     for norm in calls_of(graph, add_layer_norm):
         _, _, weight, bias, eps, *biases = norm.args
+        x_bias, sum_bias = (*biases, None, None)[:2]
         results = {user.args[1]: user for user in norm.users if calls(user, element)}
         found = _modulation(results[1]) if 1 in results else None
-        if weight is not None or bias is not None or biases or found is None:
+        if weight is not None or bias is not None or sum_bias is not None or found is None:
             continue
         sum_ = _gated(norm, results.get(0))
         if sum_.node is not None and any(user < found.last for user in sum_.node.users if user is not norm):
             continue
+        if x_bias is not None and sum_.gate is not None:  # it belongs to one of the summands, and which is gated isn't told
+            continue
         linear = sum_.x if sum_.gate is not None and has_own_bias(sum_.x) else None
-        arguments = (sum_.x, found.scale, found.shift, eps, sum_.residual, sum_.gate, *([linear.args[2]] if linear else []))
+        x_bias = linear.args[2] if linear is not None else x_bias
+        arguments = (sum_.x, found.scale, found.shift, eps, sum_.residual, sum_.gate, *([x_bias] if x_bias is not None else []))
         if not has_impl(ada_layer_norm, *metas(arguments)):
             continue
         if linear is not None:  # of tokens that are a slice of others, a product with a bias is two kernels
@@ -77,9 +81,9 @@ def _modulation(normed: Node) -> _Modulation | None:
     return _Modulation(last, scale, shift)
 
 
-def less_one(factor: Any, normed: Node) -> Node | None:
+def less_one(factor: Any, normed: Node, by_token: bool = False) -> Node | None:
     """The scale where ``factor`` is ``1 + scale``, perhaps with a view behind the sum."""
-    if not is_row(factor, normed):
+    if not is_row(factor, normed, by_token):
         return None
     summed = factor.args[0] if calls(factor, torch.reshape) else factor
     if not calls(summed, torch.add) or not any(type(arg) in (int, float) and arg == 1 for arg in summed.args):
@@ -90,12 +94,13 @@ def less_one(factor: Any, normed: Node) -> Node | None:
     return scale if shape(scale) == shape(factor) else insert(factor, torch.reshape, scale, shape(factor))
 
 
-def is_row(node: Any, tokens: Node) -> bool:
-    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all."""
+def is_row(node: Any, tokens: Node, by_token: bool = False) -> bool:
+    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all; ``by_token``: also where each token has its own."""
     if not isinstance(node, Node) or value(tokens).dim() != 3:
         return False
-    images, _, channels = shape(tokens)
-    return shape(node) in {(1, 1, channels), (images, 1, channels)} and value(node).dtype == value(tokens).dtype
+    images, length, channels = shape(tokens)
+    rows = {(count, 1, channels) for count in (1, images)} | ({(count, length, channels) for count in (1, images)} if by_token else set())
+    return shape(node) in rows and value(node).dtype == value(tokens).dtype
 
 
 def _gated(norm: Node, total: Node | None) -> _Sum:
@@ -114,6 +119,6 @@ def _gated(norm: Node, total: Node | None) -> _Sum:
 def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
     """The tokens among two factors and their gate; ``result`` has the tokens' shape and dtype."""
     for y, gate in (factors, factors[::-1]):
-        if isinstance(y, Node) and shape(y) == shape(result) and value(y).dtype == value(result).dtype and is_row(gate, y):
+        if alike(y, result) and is_row(gate, y):
             return y, gate
     return None

@@ -1,6 +1,6 @@
 """A linear layer and the residual that its result is added to, which the layer's matrix product can begin from.
 
-The sum takes no pass of its own then. Where a LayerNorm follows, it takes none anyway, and ``add_layer_norm`` is the better place: a product
+The sum takes no pass of its own then. Where a LayerNorm or an RMSNorm follows, it takes none anyway, and ``add_layer_norm`` or ``ada_rms_norm`` is the better place: a product
 that adds a bias and a residual runs slower than one that adds a bias (H100, fp16, us, with the LayerNorm: 2048x1280x1280 22.5, as
 ``add_layer_norm`` 19.0; 8192x640x2560 62.8 and 54.4; SDXL as a whole 29.1 and 28.0 ms).
 
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.functional import cast_like
 from ..ops.linear_add import linear_add
 from .graph import calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
 from .views import as_it_lies, turned_back
@@ -35,7 +36,7 @@ def fuse_linear_add(graph: Graph, has_impl: HasImpl) -> int:
     """
     fused = 0
     for total in calls_of(graph, torch.add):
-        if any(calls(user, F.layer_norm) for user in total.users):
+        if any(map(_is_norm, total.users)):
             continue
         pairs = zip(total.args, reversed(total.args), strict=True)
         found = [(chain, other) for arg, other in pairs if (chain := _linear_behind(arg)) and _is_residual(other, arg, total)]
@@ -45,6 +46,13 @@ def fuse_linear_add(graph: Graph, has_impl: HasImpl) -> int:
                 break
     drop_unused(graph)
     return fused
+
+
+def _is_norm(node: Node) -> bool:
+    """Whether a node is a norm whose pass takes the sum in front of it along."""
+    if calls(node, cast_like):
+        return any(calls(user, F.rms_norm) for user in node.users)
+    return calls(node, F.layer_norm, F.rms_norm) or (hasattr(torch.ops.comfy_kitchen, "rms_adaln") and calls(node, torch.ops.comfy_kitchen.rms_adaln))
 
 
 def _linear_behind(node: Any) -> list[Node] | None:

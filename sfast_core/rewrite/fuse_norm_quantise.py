@@ -17,10 +17,10 @@ from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
 from ..ops.norm_quantise import norm_quantise
 from ..ops.quantise import quantise
-from .fuse_ada_layer_norm import gate_of, less_one
+from .fuse_ada_layer_norm import less_one
 from .fuse_linear_add import HasImpl
-from .fuse_norm_rope import default_eps
 from .graph import alike, calls, calls_of, drop_unused, insert_as, insert_item, metas, replace_reshaped, shape, sole_user, value
+from .rms_norms import eps_of, sum_of
 
 
 class _Norm(NamedTuple):
@@ -105,47 +105,11 @@ def _rms_norm(normed: Node) -> _Norm | None:
         scale = less_one(factor, node) if sole_user(node) is normed else None
         if scale is None:
             return None
-    if (eps := _eps(node)) is None or not alike(node, normed):
+    if (eps := eps_of(node)) is None or not alike(node, normed):
         return None
     total: Any = node.args[0]
     found = _Norm(normed, None, node, total, "rms", eps, node.args[2], scale=scale)  # type: ignore[arg-type]
-    if any(user < normed for user in total.users if user is not node) or (summed := _sum(total, eps)) is None:
+    if any(user < normed for user in total.users if user is not node) or (summed := sum_of(total, eps)) is None:
         return found
     x, residual, gate, x_weight = summed
     return found._replace(total=total, x=x, residual=residual, gate=gate, x_weight=x_weight)
-
-
-def _sum(total: Node, eps: float) -> tuple[Node, Node, Node | None, Node | None] | None:
-    """``x, residual, gate, x_weight`` of the sum that a node is, or None. The RMSNorm of x has to have this eps."""
-    if calls(total, torch.addcmul):
-        residual, *factors = total.args
-        found = gate_of(tuple(factors), total)
-        if found is None or not alike(residual, total):
-            return None
-        x, weight = _normed_first(found[0], total, eps)
-        return x, residual, found[1], weight  # type: ignore[return-value]
-    if not calls(total, torch.add) or len(total.args) != 2 or not all(alike(arg, total) for arg in total.args):
-        return None
-    first, second = total.args
-    for summand, kept in ((first, second), (second, first)):
-        gated = gate_of(summand.args, summand) if calls(summand, torch.mul) and sole_user(summand) is total else None  # type: ignore[arg-type]
-        y, gate = gated or (summand, None)
-        x, weight = _normed_first(y, summand if gated else total, eps)
-        if first is not second and (gated or weight is not None):
-            return x, kept, gate, weight  # type: ignore[return-value]
-    return first, second, None, None  # type: ignore[return-value]
-
-
-def _normed_first(y: Any, reader: Node, eps: float) -> tuple[Node, Node | None]:
-    """What an RMSNorm that ``reader`` alone reads is made of, with its weight; or ``y`` itself."""
-    if sole_user(y) is reader and y.op == "call_function" and _eps(y) == eps and y.args[2] is not None:
-        return y.args[0], y.args[2]
-    return y, None
-
-
-def _eps(node: Any) -> float | None:
-    """What an RMSNorm over the last dimension adds, or None where a node is no such norm."""
-    if not calls(node, F.rms_norm) or len(tuple(node.args[1])) != 1 or not alike(node.args[0], node):
-        return None
-    eps: Any = node.args[3]
-    return default_eps(value(node).dtype, node.meta["device"]) if eps is None else eps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.functional import cast_like
 from ..ops.norm_rope import norm_rope
 from .canonicalise import sdpa
 from .fuse_linear_add import HasImpl, has_siblings
 from .graph import calls, calls_of, drop_unused, insert, metas, replace, shape, sole_user, value
+from .rms_norms import norm_of
 from .rotations import Rotation, rotations
 
 _HEADS_TO_TOKENS = (0, 2, 1, 3)
 _HEAD_SIZE = 64  #: in which channels are seen that nobody has seen in heads yet; another would do
-_EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32)}
 
 
 class _Stream(NamedTuple):
@@ -27,6 +27,7 @@ class _Stream(NamedTuple):
     tokens: Node
     weight: Node | None = None
     eps: float | None = None
+    offset: float = 0.0
 
 
 def fuse_norm_rope(graph: Graph, has_impl: HasImpl) -> int:
@@ -49,16 +50,32 @@ def _fuse_rotations(graph: Graph, has_impl: HasImpl) -> Iterator[bool]:
             continue
         if rotation.factors not in made:
             made[rotation.factors] = rotation.matrices()
-        yield _fuse(rotation.last, streams, made[rotation.factors], rotation.heads == 1, has_impl)
+        yield _fuse(rotation.last, streams, made[rotation.factors], rotation.heads == 1, has_impl, rotation.halves)
 
 
 def _streams(rotation: Rotation) -> list[_Stream]:
     """What is rotated, with the norm in front of it: one stream of tokens, or two that are joined."""
     if len(rotation.x.users) > rotation.readers:
         return [_Stream(rotation.x)]
-    if norm := _norm(rotation.x):
+    if norm := _norm(rotation.x) or _norm_of_all_heads(rotation):
         return [norm]
     return _joined(rotation.x, rotation.tokens) or [_Stream(rotation.x)]
+
+
+def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
+    """What an RMSNorm over all heads of a token is given, seen in heads as the rotation sees it."""
+    x, readers = rotation.x, rotation.readers
+    turned = calls(x, torch.permute) and tuple(x.args[1]) == _HEADS_TO_TOKENS  # type: ignore[arg-type]
+    seen: Any = x.args[0] if turned else x
+    if turned != (rotation.heads == 1) or not calls(seen, torch.reshape) or len(seen.users) > (1 if turned else readers):
+        return None
+    norm = _norm(seen.args[0])
+    if norm is None or norm.weight is None or sole_user(seen.args[0]) is not seen or shape(norm.tokens)[:2] != shape(seen)[:2]:
+        return None
+    if value(norm.tokens).dim() != 3 or shape(norm.weight)[0] != shape(seen)[2] * shape(seen)[3]:
+        return None
+    tokens = insert(rotation.last, torch.reshape, norm.tokens, shape(seen))
+    return norm._replace(tokens=insert(rotation.last, torch.permute, tokens, _HEADS_TO_TOKENS) if turned else tokens)
 
 
 def _joined(node: Node, dim: int) -> list[_Stream] | None:
@@ -66,7 +83,7 @@ def _joined(node: Node, dim: int) -> list[_Stream] | None:
     if not calls(node, torch.cat) or node.args[1] % 4 != dim or len(node.args[0]) != 2 or any(sole_user(part) is not node for part in node.args[0]):
         return None
     first, second = map(_norm, node.args[0])
-    return [first, second] if first is not None and second is not None and first.eps == second.eps else None
+    return [first, second] if first is not None and second is not None and first[2:] == second[2:] else None
 
 
 def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
@@ -103,11 +120,15 @@ def _only_attention_reads(node: Node) -> bool:
     )
 
 
-def _fuse(last: Node, streams: list[_Stream], matrices: Node | None, heads_first: bool, has_impl: HasImpl) -> bool:
+def _fuse(
+    last: Node, streams: list[_Stream], matrices: Node | None, heads_first: bool, has_impl: HasImpl, halves: bool = False
+) -> bool:
     """Put one call in the place of ``last``."""
     tokens = [insert(last, torch.permute, stream.tokens, _HEADS_TO_TOKENS) if heads_first else stream.tokens for stream in streams]
-    second = (tokens[1], streams[1].weight) if len(streams) > 1 else ()
-    arguments = (tokens[0], streams[0].weight, matrices, streams[0].eps, *second)
+    second = (tokens[1], streams[1].weight) if len(streams) > 1 else (None, None)
+    arguments: tuple[Any, ...] = (tokens[0], streams[0].weight, matrices, streams[0].eps, *second, halves, streams[0].offset)
+    while len(arguments) > (6 if len(streams) > 1 else 4) and not arguments[-1]:
+        arguments = arguments[:-1]
     if not has_impl(norm_rope, *metas(arguments)):
         return False
     new = insert(last, norm_rope, *arguments)
@@ -118,20 +139,7 @@ def _fuse(last: Node, streams: list[_Stream], matrices: Node | None, heads_first
 
 
 def _norm(node: Any) -> _Stream | None:
-    """What an RMSNorm over the last dimension is given."""
-    if not calls(node, F.rms_norm):
-        return None
-    x, normalized, weight, eps = node.args
-    if len(tuple(normalized)) != 1 or value(node).dtype != value(x).dtype or value(x).dtype not in _EPSILONS:
-        return None
-    return _Stream(x, weight, default_eps(value(x).dtype, node.meta["device"]) if eps is None else eps)
-
-
-@functools.cache
-def default_eps(dtype: torch.dtype, device: torch.device) -> float:
-    """What PyTorch adds where a model names no eps, as ComfyUI's don't: the dtype's epsilon, or on some devices and in some versions float32's.
-
-    Told by a vector whose mean square, 2**-12, is small beside the one and large beside the other.
-    """
-    normed = F.rms_norm(torch.full((8,), 2.0**-6, dtype=dtype, device=device), (8,))
-    return _EPSILONS[dtype if float(normed[0]) < 0.75 else torch.float32]
+    """What an RMSNorm over the last dimension is given, perhaps computed in float32 between two casts."""
+    rms = node.args[0] if calls(node, cast_like) else node
+    found = norm_of(rms) if calls(rms, F.rms_norm) else None
+    return _Stream(found.x, found.weight, found.eps, found.offset) if found is not None and found.node is node else None

@@ -14,11 +14,14 @@ from .canonicalise import canonicalise
 from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
+from .copies import drop_copies
 from .fold_into_quantise import fold_into_quantise
 from .fuse_ada_layer_norm import fuse_ada_layer_norm
+from .fuse_ada_rms_norm import fuse_ada_rms_norm
 from .fuse_attention import fuse_attention
 from .fuse_conv import fuse_conv_act
 from .fuse_conv_shortcut import fuse_conv_shortcut
+from .fuse_gated_sum import fuse_gated_sum
 from .fuse_geglu import fuse_geglu
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
@@ -26,6 +29,7 @@ from .fuse_linear_act import fuse_linear_act
 from .fuse_linear_add import HasImpl, fuse_linear_add
 from .fuse_norm_quantise import fuse_norm_quantise
 from .fuse_norm_rope import fuse_norm_rope
+from .fuse_scaled_glu import fuse_scaled_glu
 from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
@@ -69,6 +73,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
     table: dict[str, Pass] = {
         "canonicalise": canonicalise,
         "drop_units": drop_units,
+        "drop_copies": drop_copies,
         "recover_silu": recover_silu,
         "rejoin_slices": rejoin_slices,
         "spell_out_attention": spell_out_attention,
@@ -91,11 +96,14 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
         "fuse_ada_layer_norm": lambda graph: fuse_ada_layer_norm(graph, has_impl),
         "carry_bias": lambda graph: carry_bias(graph, has_impl),
         "fuse_norm_quantise": lambda graph: fuse_norm_quantise(graph, has_impl),
+        "fuse_ada_rms_norm": lambda graph: fuse_ada_rms_norm(graph, has_impl),
         "fuse_geglu": fuse_geglu,
         "split_projections": lambda graph: split_projections(graph, has_impl),
         "fuse_linear_act": fuse_linear_act,
         "fuse_attention": fuse_attention,
+        "fuse_scaled_glu": lambda graph: fuse_scaled_glu(graph, has_impl),
         "fold_into_quantise": lambda graph: fold_into_quantise(graph, has_impl),
+        "fuse_gated_sum": fuse_gated_sum,
         "share_halves": lambda graph: share_halves(graph, has_impl),
         "images_channels_last": images_channels_last,
     }

@@ -1,7 +1,8 @@
-"""Rotary position embeddings of interleaved pairs, in the ways in which models spell them.
+"""Rotary position embeddings, in the ways in which models spell them.
 
 ComfyUI multiplies pairs by 2x2 matrices, by an operator of comfy-kitchen's or, before that, column by column. diffusers multiplies heads by
-cosines, and what has its pairs exchanged and every other element negated by sines.
+cosines, and what has its pairs exchanged and one element of each negated by sines; or pairs, as complex numbers, by others. Pairs are of
+neighbours, or of elements half a head apart.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like, element
-from .graph import calls, calls_of, insert, shape, sole_user, value
+from .graph import calls, calls_of, insert, joins_along_last, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
-_OPERATORS = ("apply_rope", "apply_rope1")  #: comfy-kitchen's, of queries and keys, of one of them; matrices last
+#: comfy-kitchen's, of queries and keys, of one of them; matrices last. True: of pairs half a head apart.
+_OPERATORS = {"apply_rope": False, "apply_rope1": False, "apply_rope_split_half": True, "apply_rope_split_half1": True}
 
 
 class Rotation(NamedTuple):
@@ -29,6 +31,7 @@ class Rotation(NamedTuple):
     factors: tuple[Node, ...]  #: what makes the matrices, each with a dimension of size 1 for H
     readers: int = 1  #: how many of its nodes read x
     is_kernel: bool = False  #: it is one pass already
+    halves: bool = False  #: pairs are of an element of the first half and one of the second
 
     @property
     def tokens(self) -> int:
@@ -36,23 +39,32 @@ class Rotation(NamedTuple):
         return _HEADS_FIRST + _TOKENS_FIRST - self.heads
 
     def matrices(self) -> Node:
-        """The matrices, [B or 1, L, D / 2, 2, 2], in front of the rotation."""
-        before, count = self.last, len(self.factors)
-        if count == 1:
-            (joined,) = self.factors
-        elif value(self.factors[0]).shape[-1] == 2:
-            joined = insert(before, torch.stack, list(self.factors), -1)
+        """The matrices, [B or 1, L, D / 2, 2, 2], in front of the rotation; [B or 1, L, H, D / 2, 2, 2] where each head has its own."""
+        before, factors = self.last, self.factors
+        if len(factors) == 1 and value(factors[0]).is_complex():
+            joined = _stacked(before, *(insert(before, part, factors[0]) for part in (torch.real, torch.imag)) , twice=True)
+        elif len(factors) == 1:
+            (joined,) = factors
+        elif value(factors[0]).shape[-1] == 2:
+            joined = insert(before, torch.stack, list(factors), -1)
         else:
-            halves = [insert(before, _every_other, factor, first) for factor in self.factors for first in (0, 1)]
-            cosine, next_cosine, sine, next_sine = halves
-            joined = insert(before, torch.stack, [cosine, insert(before, torch.neg, sine), next_sine, next_cosine], -1)
-        length, size = shape(self.x)[self.tokens], shape(self.x)[-1]
-        return insert(before, torch.reshape, joined, (shape(joined)[0], length, size // 2, 2, 2))
+            part = _half if self.halves else _every_other
+            joined = _stacked(before, *(insert(before, part, factor, first) for factor in factors for first in (0, 1)))
+        length, size, heads = (shape(self.x)[dim] for dim in (self.tokens, -1, self.heads))
+        by_head = (heads,) if heads != 1 and shape(joined)[self.heads] == heads else ()
+        return insert(before, torch.reshape, joined, (shape(joined)[0], length, *by_head, size // 2, 2, 2))
+
+
+def _stacked(before: Node, *parts: Node, twice: bool = False) -> Node:
+    """Matrices of cosines and sines: those of the first element of each pair, and of the second; ``twice``: both have the same."""
+    cosine, sine = parts[0], parts[1 if twice else 2]
+    next_cosine, next_sine = (cosine, sine) if twice else (parts[1], parts[3])
+    return insert(before, torch.stack, [cosine, insert(before, torch.neg, sine), next_sine, next_cosine], -1)
 
 
 def rotations(graph: Graph) -> list[Rotation]:
     """All that are in ``graph``, in order."""
-    found = [*_by_operator(graph), *_by_columns(graph), *_by_cosines(graph)]
+    found = [*_by_operator(graph), *_by_columns(graph), *_by_cosines(graph), *_by_complex(graph)]
     return sorted(found, key=lambda rotation: rotation.last)
 
 
@@ -61,14 +73,19 @@ def _every_other(x: torch.Tensor, first: int) -> torch.Tensor:
     return x[..., first::2]
 
 
+def _half(x: torch.Tensor, first: int) -> torch.Tensor:
+    """The first or the second half of the last dimension."""
+    return x.chunk(2, -1)[first]
+
+
 def _by_operator(graph: Graph) -> Iterator[Rotation]:
-    operators = [getattr(torch.ops.comfy_kitchen, name) for name in _OPERATORS if hasattr(torch.ops.comfy_kitchen, name)]
-    for node in calls_of(graph, *operators):
+    known = {getattr(torch.ops.comfy_kitchen, name): halves for name, halves in _OPERATORS.items() if hasattr(torch.ops.comfy_kitchen, name)}
+    for node in calls_of(graph, *known):
         *tensors, matrices = node.args
         results = {0: node} if len(tensors) == 1 else {user.args[1]: user for user in node.users if calls(user, element)}
         for index, last in results.items():
             if heads := _heads(tensors[index], matrices, 2):
-                yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True)
+                yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True, halves=known[node.target])  # type: ignore[index]
 
 
 def _by_columns(graph: Graph) -> Iterator[Rotation]:
@@ -88,29 +105,54 @@ def _by_columns(graph: Graph) -> Iterator[Rotation]:
 
 
 def _by_cosines(graph: Graph) -> Iterator[Rotation]:
-    """``x * cosines + turned * sines``, where ``turned`` has ``(-x[2i + 1], x[2i])`` in the place of ``(x[2i], x[2i + 1])``."""
+    """``x * cosines + turned * sines``, where ``turned`` has ``(-b, a)`` in the place of each pair ``(a, b)``."""
     for node in calls_of(graph, torch.add):
         if not all(calls(arg, torch.mul) and sole_user(arg) is node for arg in node.args):
             continue
         for plain, other in (node.args, node.args[::-1]):
-            x, turned = _uncast(plain.args[0]), _turned(_uncast(other.args[0]))
+            x, given = _uncast(plain.args[0]), _uncast(other.args[0])
+            halves = calls(given, torch.cat)
+            turned = _turned_halves(given) if halves else _turned(given)
             last = _back(node, x) if turned is not None and turned is x else None
             cosines, sines = plain.args[1], other.args[1]
             if last is not None and shape(cosines) == shape(sines) and (heads := _heads(x, cosines, 0)):
-                yield Rotation(last, x, heads, (cosines, sines), readers=2)
+                yield Rotation(last, x, heads, (cosines, sines), readers=len(x.users) if halves and _only_halves(x, plain) else 2, halves=halves)
                 break
 
 
-def _heads(x: Any, factor: Any, inner: int) -> int | None:
-    """Which dimension of ``x`` has its heads: the one that ``factor``, with ``inner`` dimensions behind its pairs, is broadcast along."""
+def _by_complex(graph: Graph) -> Iterator[Rotation]:
+    """``view_as_real(view_as_complex(pairs) * factors)``."""
+    for node in calls_of(graph, torch.mul):
+        last = sole_user(node)
+        for given, factors in (node.args, node.args[::-1]):
+            if not (isinstance(given, Node) and function_name(given.target) == "view_as_complex" and isinstance(factors, Node)):
+                continue
+            if last is None or function_name(last.target) != "view_as_real" or not value(factors).is_complex() or sole_user(given) is not node:
+                continue
+            pairs: Any = given.args[0]
+            x = _uncast(pairs.args[0] if calls(pairs, torch.reshape) else pairs)
+            if not isinstance(x, Node) or value(x).dim() != 4 or shape(pairs) != (*shape(x)[:-1], shape(x)[-1] // 2, 2):
+                continue
+            end, heads = _back(last, x), _heads(x, factors, 0, 2)
+            if end is not None and heads:
+                yield Rotation(end, x, heads, (factors,))
+                break
+
+
+def _heads(x: Any, factor: Any, inner: int, of_pairs: int = 0) -> int | None:
+    """Which dimension of ``x`` has its heads: the one that ``factor``, with ``inner`` dimensions behind its pairs, is broadcast along; or, where it
+    has a factor for each head, too, the inner one.
+    """
     if not (isinstance(x, Node) and isinstance(factor, Node)) or value(x).dim() != 4 or value(factor).dim() != 4 + inner:
         return None
     _, first, second, size = shape(factor)[:4]
-    if size != shape(x)[-1] // (2 if inner else 1) or any(item != 2 for item in shape(factor)[4:]):
+    if size != shape(x)[-1] // (of_pairs or (2 if inner else 1)) or any(item != 2 for item in shape(factor)[4:]):
         return None
     if (first, second) == (1, shape(x)[2]):
         return _HEADS_FIRST
-    return _TOKENS_FIRST if (first, second) == (shape(x)[1], 1) else None
+    if (first, second) == (shape(x)[1], 1):
+        return _TOKENS_FIRST
+    return _TOKENS_FIRST if (first, second) == shape(x)[1:3] and value(x).stride(1) >= value(x).stride(2) else None
 
 
 def _two_terms(node: Node) -> list[tuple[Any, Any]]:
@@ -147,6 +189,42 @@ def _turned(node: Any) -> Node | None:
     if not calls(pairs, torch.reshape) or shape(pairs) != (*shape(pairs.args[0])[:-1], shape(pairs.args[0])[-1] // 2, 2):
         return None
     return pairs.args[0] if shape(node) == shape(pairs.args[0]) else None
+
+
+def _turned_halves(node: Node) -> Node | None:
+    """What ``node`` is with its halves exchanged and the second of them, now in front, negated."""
+    if not joins_along_last(node) or len(node.args[0]) != 2:  # type: ignore[arg-type]
+        return None
+    negated, second = node.args[0]  # type: ignore[misc]
+    if not (isinstance(negated, Node) and function_name(negated.target) in ("neg", "__neg__", "negative")):
+        return None
+    halves = [_half_of(item) for item in (second, negated.args[0])]
+    if None in halves or halves[0][0] is not halves[1][0] or [half[1] for half in halves] != [0, 1]:  # type: ignore[index]
+        return None
+    return halves[0][0]  # type: ignore[index]
+
+
+def _half_of(node: Any) -> tuple[Node, int] | None:
+    """Of which node another is a half, and which."""
+    if calls(node, element) and calls(node.args[0], torch.chunk) and node.args[0].args[1] == 2:
+        x = node.args[0].args[0]
+        return (x, node.args[1]) if node.args[0].args[2] % value(x).dim() == value(x).dim() - 1 else None
+    if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
+        return None
+    x: Any = node.args[0]
+    *before, last = node.args[1]
+    middle = shape(x)[-1] // 2
+    whole = before == [Ellipsis] or (len(before) == value(x).dim() - 1 and all(item == slice(None) for item in before))
+    if not whole or not isinstance(last, slice) or last.step is not None:
+        return None
+    if (last.start or 0, last.stop) == (0, middle):
+        return x, 0
+    return (x, 1) if last.start == middle and last.stop in (None, 2 * middle) else None
+
+
+def _only_halves(x: Node, plain: Node) -> bool:
+    """Whether all that reads ``x`` is what multiplies it by cosines, and what takes its halves."""
+    return all(user is plain or user.target is cast_like or calls(user, torch.chunk) or user.target == "__getitem__" for user in x.users)
 
 
 def _uncast(node: Any) -> Any:

@@ -67,7 +67,33 @@ def several_results(net: Any, x: torch.Tensor) -> torch.Tensor:
     return low * mean[:, None] + variance[:, None] + top.values.sum() + torch.max(high, dim=-1)[0][:, None]
 
 
+def live_view(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    y[:, :2].add_(1)
+    return y
+
+
+def live_base(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    view = y[:, :2]
+    y.add_(1)
+    return view
+
+
+def moved_to_where_it_is(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.lin.to(x.device)
+    return net.lin(x)
+
+
 RECORDED: dict[str, Function] = {
+    "a layer moved to where it is": moved_to_where_it_is,
+    "a view in place while its base lives": live_view,
+    "a base in place while its view lives": live_base,
+    "in place piece by piece": lambda net, x: pieces(net, x),
+    "views of views in place": lambda net, x: views_of_views(net, x),
+    "views that have nothing in common": lambda net, x: apart_from_one_another(net, x),
+    "views set and updated": lambda net, x: set_and_updated(net, x),
+    "through a squeezed view": lambda net, x: through_a_squeezed(net, x),
     "buffer": lambda net, x: net.norm(x) + net.table,
     "plain attribute": lambda net, x: x * net.scale,
     "parameter": lambda net, x: net.gain * x,
@@ -142,17 +168,54 @@ def test_whole_blocks() -> None:
     check_recording(nn.MultiheadAttention(16, 2, batch_first=True).eval(), *torch.randn(3, 2, 5, 16))
 
 
-def live_view(net: Any, x: torch.Tensor) -> torch.Tensor:
+def pieces(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """As models save memory: tokens are changed a range at a time, and read as a whole."""
     y = net.lin(x)
-    y[:, :2].add_(1)
+    for begin, end in ((0, 1), (1, 3), (3, 4)):
+        y[begin:end].mul_(1.0 + x[begin:end]).add_(begin)
+    y[1:3].addcmul_(x[1:3], x[0])
     return y
 
 
-def live_base(net: Any, x: torch.Tensor) -> torch.Tensor:
+def views_of_views(net: Any, x: torch.Tensor) -> Any:
+    """Rows of a turned tensor, a flat view of some, every other element; one after another, read in between."""
     y = net.lin(x)
-    view = y[:, :2]
-    y.add_(1)
-    return view
+    turned, middle = y.t(), y[1:3]
+    turned[2].add_(1)
+    flat = middle.view(-1)
+    flat.mul_(2)
+    flat[::3] = 0
+    first, second = y.view(4, 2, 4).unbind(1)
+    second.sub_(middle.sum())
+    return y, turned, middle, flat, first, second
+
+
+def apart_from_one_another(net: Any, x: torch.Tensor) -> Any:
+    low, high = net.lin(x).chunk(2, dim=-1)
+    low.mul_(2)
+    return high + low
+
+
+def set_and_updated(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    row = y[2]
+    y[1:] *= 2
+    row += 1
+    y[:, 0] -= row[0]
+    return y * row
+
+
+def through_a_squeezed(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)[:, None]
+    y.squeeze(1).clamp_(min=0)
+    y[..., 3:5].relu_()
+    return y.permute(2, 1, 0)
+
+
+def reinterpreted(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    y.view(torch.int32).bitwise_and_(-16)
+    return y
 
 
 def in_place_input(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -187,8 +250,8 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "an input in place": (lambda net, x: x.add_(0), "add_ writes to an input"),
     "a view of an input in place": (in_place_input, "add_ writes to an input"),
     "a buffer in place": (stateful, "add_ writes to an input or a weight"),
-    "a view in place while its base lives": (live_view, "a tensor whose view was changed in place"),
-    "a base in place while its view lives": (live_base, "a tensor whose view was changed in place"),
+    "a view in place in other numbers": (reinterpreted, "a tensor whose view was changed in place"),
+    "data set to another's": (lambda net, x: setattr(net.lin.weight, "data", net.lin.weight.data * 1.0) or net.lin(x), "reads a tensor's value"),
     "a strided write": (lambda net, x: net.lin(x).t_(), "t_ changes a tensor in place in a way"),
     "boolean index": (lambda net, x: x[x > 0].shape[0] + x, "__getitem__ returns a tensor whose shape depends"),
     "boolean index in a tuple": (lambda net, x: x[:, x[0] > 0].shape[1] + x, "__getitem__ returns a tensor whose shape depends"),

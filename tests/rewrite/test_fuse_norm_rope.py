@@ -50,11 +50,44 @@ def by_operator_of_two(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     return torch.ops.comfy_kitchen.apply_rope(x, x * 2, matrices)[0]
 
 
+def by_halves(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As transformers' models do: pairs of an element of the first half and one of the second."""
+    cosines, sines = (matrices[..., j, 0].repeat(1, 1, 1, 2) for j in (0, 1))
+    first, second = x.chunk(2, -1)
+    return (x.float() * cosines + torch.cat([-second, first], -1).float() * sines).to(x.dtype)
+
+
+def by_slices(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    cosines, sines = (matrices[..., j, 0].repeat(1, 1, 1, 2) for j in (0, 1))
+    turned = torch.cat((-x[..., D // 2 :], x[..., : D // 2]), dim=-1)
+    return ((x * cosines) + (turned * sines)).to(x.dtype)
+
+
+def by_complex(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As diffusers' Qwen-Image and Lumina do."""
+    factors = torch.complex(matrices[..., 0, 0], matrices[..., 1, 0])
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * factors).flatten(3).type_as(x)
+
+
+def by_operator_of_halves(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    return torch.ops.comfy_kitchen.apply_rope_split_half1(x, matrices)
+
+
+def _of_halves(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    pairs = x.reshape(*x.shape[:-1], 2, -1).movedim(-2, -1).unsqueeze(-2).to(matrices.dtype)
+    out = matrices[..., 0] * pairs[..., 0] + matrices[..., 1] * pairs[..., 1]
+    return out.movedim(-1, -2).reshape(*x.shape).type_as(x)
+
+
 @pytest.fixture(autouse=True)
 def comfy_kitchen() -> None:
     """As ComfyUI does by comfy-kitchen; its operators are made here where that isn't installed."""
     if not hasattr(torch.ops.comfy_kitchen, "apply_rope1"):
         torch.library.custom_op("comfy_kitchen::apply_rope1", by_columns, mutates_args=()).register_fake(lambda x, _: torch.empty_like(x))
+    if not hasattr(torch.ops.comfy_kitchen, "apply_rope_split_half1"):
+        halves = torch.library.custom_op("comfy_kitchen::apply_rope_split_half1", _of_halves, mutates_args=())
+        halves.register_fake(lambda x, _: torch.empty_like(x))
     if not hasattr(torch.ops.comfy_kitchen, "apply_rope"):
         fake = lambda q, k, _: (torch.empty_like(q), torch.empty_like(k))  # noqa: E731
         torch.library.custom_op("comfy_kitchen::apply_rope", _of_two, mutates_args=()).register_fake(fake)
@@ -64,7 +97,16 @@ def _of_two(q: torch.Tensor, k: torch.Tensor, matrices: torch.Tensor) -> tuple[t
     return by_columns(q, matrices), by_columns(k, matrices)
 
 
-ROPES: dict[str, Rope] = {"columns": by_columns, "columns in a sum": by_columns_in_a_sum, "cosines": by_cosines, "operator": by_operator}
+ROPES: dict[str, Rope] = {
+    "columns": by_columns,
+    "columns in a sum": by_columns_in_a_sum,
+    "cosines": by_cosines,
+    "operator": by_operator,
+    "halves": by_halves,
+    "slices": by_slices,
+    "complex": by_complex,
+    "operator of halves": by_operator_of_halves,
+}
 
 
 def _matrices(length: int = L, heads_first: bool = True) -> torch.Tensor:
@@ -106,7 +148,60 @@ def test_two_streams_are_joined_by_it(name: str) -> None:
         return ROPES[name](torch.cat([net.norm(text), net.other(image)], dim=2), m)
 
     found, graph, (node,) = _fused(way, torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2))
-    assert found == 1 and len(node.args) == 6 and count(graph, torch.cat) == 0
+    assert found == 1 and len(node.args) >= 6 and count(graph, torch.cat) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_matrices_in_the_tokens_dtype(dtype: torch.dtype) -> None:
+    """As ComfyUI's Qwen-Image has them."""
+    found, _, (node,) = _fused(lambda net, q, m: by_operator(net.norm(q), m), torch.randn(B, H, L, D), _matrices().to(dtype), dtype=dtype)
+    assert found == 1 and node.args[2].meta["val"].dtype == dtype
+
+
+def test_a_norm_in_float32_with_weights_less_one() -> None:
+    """As Krea 2 has it."""
+
+    def island(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x.float(), (D,), weight.float() + 1.0, 1e-5).to(x.dtype)
+
+    def way(net: Any, text: torch.Tensor, image: torch.Tensor, m: torch.Tensor) -> Any:
+        joined = torch.cat([island(text, net.norm.weight), island(image, net.other.weight)], dim=2)
+        return by_columns(joined, m), by_columns(island(text * 2, net.norm.weight), m[:, :, :L])
+
+    inputs = torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2)
+    found, graph, nodes = _fused(way, *inputs, dtype=torch.bfloat16)
+    assert found == 2 and {node.args[7] for node in nodes} == {1.0} and count(graph, F.rms_norm, torch.rms_norm) == 0
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_a_norm_over_all_heads(heads_first: bool) -> None:
+    """As Wan and LTX have it: in front of the heads."""
+
+    def way(net: Any, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        heads = net.norm(x).view(B, L, H, D)
+        return by_operator(heads.transpose(1, 2) if heads_first else heads, m)
+
+    norms = {"norm": nn.RMSNorm(H * D, eps=1e-6), "other": nn.RMSNorm(H * D, eps=1e-6)}
+    found, graph, (node,) = _fused(way, torch.randn(B, L, H * D), _matrices(heads_first=heads_first), **norms)
+    assert found == 1 and node.args[3] == 1e-6 and tuple(node.args[1].meta["val"].shape) == (H * D,)
+    assert count(graph, F.rms_norm, torch.rms_norm) == 0
+
+
+def test_a_norm_over_all_heads_that_others_read_stays() -> None:
+    def way(net: Any, x: torch.Tensor, m: torch.Tensor) -> Any:
+        normed = net.norm(x)
+        return normed, by_operator(normed.view(B, L, H, D), m)
+
+    norms = {"norm": nn.RMSNorm(H * D, eps=1e-6), "other": nn.RMSNorm(H * D, eps=1e-6)}
+    found, graph, nodes = _fused(way, torch.randn(B, L, H * D), _matrices(heads_first=False), **norms)
+    assert found == 0 and not nodes and count(graph, F.rms_norm, torch.rms_norm) == 1
+
+
+def test_each_head_has_its_own_matrices() -> None:
+    """As ComfyUI's LTX has them."""
+    matrices = rotations(L * H, D, torch.device("cpu"), images=B).unflatten(1, (L, H))
+    found, graph, (node,) = _fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), matrices)
+    assert found == 1 and node.args[2].meta["val"].dim() == 6 and count(graph, torch.permute) == 0
 
 
 def test_tokens_before_heads() -> None:
@@ -147,11 +242,16 @@ def test_a_norm_that_others_read_stays() -> None:
     assert found == 1 and node.args[3] is None and count(graph, F.rms_norm, torch.rms_norm) == 1
 
 
-def _halves(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
-    """Pairs of an element of the first half and one of the second."""
+def _third(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    """Halves exchanged, the other one of which is negated."""
     cosines, sines = (m[..., j, 0].repeat(1, 1, 1, 2) for j in (0, 1))
     first, second = x.chunk(2, -1)
-    return x * cosines + torch.cat([-second, first], -1) * sines
+    return x * cosines + torch.cat([second, -first], -1) * sines
+
+
+def _thirds(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    cosines, sines = (m[..., j, 0].repeat(1, 1, 1, 2) for j in (0, 1))
+    return x * cosines + torch.cat([-x[..., 3:], x[..., :3]], -1) * sines
 
 
 def _kept(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
@@ -166,7 +266,7 @@ def _same_column(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
     return (m[..., 0] * pairs[..., 0] + m[..., 1] * pairs[..., 0]).reshape(*x.shape)
 
 
-@pytest.mark.parametrize("rope", [_halves, _kept, _same_column])
+@pytest.mark.parametrize("rope", [_third, _thirds, _kept, _same_column])
 def test_what_only_looks_like_it_stays(rope: Rope) -> None:
     found, _, nodes = _fused(lambda net, q, m: rope(q, m), torch.randn(B, H, L, D), _matrices())
     assert found == 0 and not nodes

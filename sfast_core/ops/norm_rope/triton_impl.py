@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 import triton
-import triton.language as tl
 
 from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
+from ..triton_rows import MAX_CHANNELS
+from .triton_kernels import norm_rope_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -18,48 +19,7 @@ if TYPE_CHECKING:
 # thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5 where 512 tokens and 4096 are joined (31.2).
 PROGRAM_ELEMENTS = 1024
 THREAD_ELEMENTS = 16
-HEAD_SIZES = (16, 32, 64, 128, 256)
-
-
-@triton.jit(do_not_specialize=["first", "total"])
-def norm_rope_kernel(
-    x_ptr,  # [B, L, H, D], D beside one another
-    weight_ptr,  # [D] or None
-    rotations_ptr,  # [B or 1, total, D / 2, 2, 2] or None
-    out_ptr,  # [B, total, H, D], written from token ``first`` on
-    first,
-    total,
-    H,
-    x_image,  # strides
-    x_token,
-    x_head,
-    rotations_image,
-    eps,
-    D: tl.constexpr,
-    HEADS: tl.constexpr,
-    NORM: tl.constexpr,
-):
-    """HEADS heads of one token a program. Float32 arithmetic.
-
-    Bytes moved: x and out once each; a token's matrices are in L2 for its other heads.
-    """
-    token, image = tl.program_id(0), tl.program_id(2).to(tl.int64)
-    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
-    d = tl.arange(0, D)
-    x = tl.load(x_ptr + image * x_image + token.to(tl.int64) * x_token + h * x_head + d[None, :], mask=h < H, other=0.0).to(tl.float32)
-    if rotations_ptr is not None:  # loaded before the norm: behind its reduction the loads would wait for it
-        matrices = rotations_ptr + image * rotations_image + (first + token).to(tl.int64) * (2 * D) + 4 * tl.arange(0, D // 2)
-        m00, m01 = tl.load(matrices)[None, :], tl.load(matrices + 1)[None, :]
-        m10, m11 = tl.load(matrices + 2)[None, :], tl.load(matrices + 3)[None, :]
-    if NORM:
-        x *= tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
-        if weight_ptr is not None:
-            x *= tl.load(weight_ptr + d).to(tl.float32)[None, :]
-    if rotations_ptr is not None:
-        even, odd = tl.split(tl.reshape(x, [HEADS, D // 2, 2]))
-        x = tl.reshape(tl.join(even * m00 + odd * m01, even * m10 + odd * m11), [HEADS, D])
-    row = (image * total + first + token) * H + h
-    tl.store(out_ptr + row * D + d[None, :], x.to(out_ptr.dtype.element_ty), mask=h < H)
+SMALLEST_HEAD, LARGEST_HEAD = 16, 256
 
 
 def why_not(
@@ -70,6 +30,8 @@ def why_not(
     eps: float | None,
     behind: torch.Tensor | None = None,
     behind_weight: torch.Tensor | None = None,
+    halves: bool = False,
+    offset: float = 0.0,
 ) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_triton(target) or why_not_dtypes(x=x):
@@ -77,20 +39,36 @@ def why_not(
     if x.dim() != 4:
         return f"x has {x.dim()} dimensions, must have 4"
     images, tokens, heads, size = x.shape
-    if size not in HEAD_SIZES:
-        return f"heads of {size} are not one of {HEAD_SIZES}"
+    if size % 2 or not SMALLEST_HEAD <= size <= LARGEST_HEAD:
+        return f"heads of {size} are odd, or not of {SMALLEST_HEAD} to {LARGEST_HEAD}"
+    if halves and size != triton.next_power_of_2(size):
+        return f"halves of heads of {size}, which is no power of two"
     if behind is not None:
         if behind.dim() != 4 or (behind.shape[0], *behind.shape[2:]) != (images, heads, size) or behind.dtype != x.dtype:
             return f"behind is {list(behind.shape)} {behind.dtype}, x is {list(x.shape)} {x.dtype}"
         tokens += behind.shape[1]
-    if rotations is not None and rotations.dtype != torch.float32:
-        return f"rotations are {rotations.dtype}, must be torch.float32"
-    if rotations is not None and tuple(rotations.shape) not in {(count, tokens, size // 2, 2, 2) for count in (1, images)}:
+    if rotations is not None and rotations.dtype not in (torch.float32, x.dtype):
+        return f"rotations are {rotations.dtype}, must be torch.float32 or {x.dtype}"
+    if rotations is not None and tuple(rotations.shape) not in _shapes(images, tokens, heads, size):
         return f"rotations are {list(rotations.shape)}, must be {[images, tokens, size // 2, 2, 2]}"
     for name, tensor in (("weight", weight), ("behind_weight", behind_weight)):
-        if tensor is not None and (tuple(tensor.shape) != (size,) or tensor.dtype != x.dtype or eps is None):
-            return f"{name} is {list(tensor.shape)} {tensor.dtype}, must be {[size]} {x.dtype}, and eps {eps} a number"
+        if tensor is not None and (tuple(tensor.shape) not in {(size,), (heads * size,)} or tensor.dtype not in (x.dtype, torch.float32) or eps is None):
+            return f"{name} is {list(tensor.shape)} {tensor.dtype}, must be {[size]} or {[heads * size]} {x.dtype}, and eps {eps} a number"
+    if behind is not None and _is_wide(weight, size) != _is_wide(behind_weight, size):
+        return "one stream's norm is over all heads, the other's is not"
+    if _is_wide(weight, size) and triton.next_power_of_2(heads) * triton.next_power_of_2(size) > MAX_CHANNELS:
+        return f"{heads} heads of {size} are more than {MAX_CHANNELS} channels"
     return None
+
+
+def _shapes(images: int, tokens: int, heads: int, size: int) -> set[tuple[int, ...]]:
+    """Those that rotations may have."""
+    return {(count, tokens, *by_head, size // 2, 2, 2) for count in (1, images) for by_head in ((), (heads,))}
+
+
+def _is_wide(weight: torch.Tensor | None, size: int) -> bool:
+    """Whether the norm is over all heads of a token."""
+    return weight is not None and weight.shape[0] != size
 
 
 def launch(
@@ -100,13 +78,18 @@ def launch(
     eps: float | None,
     behind: torch.Tensor | None = None,
     behind_weight: torch.Tensor | None = None,
+    halves: bool = False,
+    offset: float = 0.0,
 ) -> torch.Tensor:
     """As :func:`.reference.norm_rope`."""
     images, length, heads, size = x.shape
     total = length if behind is None else length + behind.shape[1]
     out = torch.empty((images, total, heads, size), dtype=x.dtype, device=x.device)
     rotations = None if rotations is None else rotations.contiguous()
-    program_heads = min(triton.next_power_of_2(heads), PROGRAM_ELEMENTS // size)
+    wide, block = _is_wide(weight, size), triton.next_power_of_2(size)
+    program_heads = triton.next_power_of_2(heads)
+    if not wide:
+        program_heads = min(program_heads, PROGRAM_ELEMENTS // block)
     streams = [(x, weight, 0)] if behind is None else [(x, weight, 0), (behind, behind_weight, length)]
     for tokens, own_weight, first in streams:
         if tokens.numel() == 0:
@@ -124,9 +107,14 @@ def launch(
                 *rows.stride()[:3],
                 0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
                 0.0 if eps is None else eps,
+                offset,
                 D=size,
+                BLOCK_D=block,
                 HEADS=program_heads,
                 NORM=eps is not None,
-                num_warps=max(1, program_heads * size // (32 * THREAD_ELEMENTS)),
+                WIDE=wide,
+                BY_HEAD=rotations is not None and rotations.dim() == 6,
+                HALVES=halves,
+                num_warps=max(1, program_heads * block // (32 * THREAD_ELEMENTS)),
             )
     return out

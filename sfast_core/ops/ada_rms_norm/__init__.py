@@ -1,0 +1,10 @@
+"""The gated residual, the RMSNorm and the modulation of a transformer's block, in one pass over the tokens."""
+
+from __future__ import annotations
+
+from ..spec import Impl, Op
+from .reference import ada_rms_norm
+
+__all__ = ["OP", "ada_rms_norm"]
+
+OP = Op(name="ada_rms_norm", reference=ada_rms_norm, impls=(Impl("triton", ".triton_impl", __package__),), optional=True)

@@ -1,0 +1,103 @@
+"""Gated residual, RMSNorm and modulation in one Triton kernel: each row is read once and stays in registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..constraints import why_no_triton, why_not_dtypes
+from ..triton_launch import launcher
+from ..triton_rows import row_tile, why_too_long
+from .triton_kernels import ada_rms_norm_kernel
+
+if TYPE_CHECKING:
+    from ...target import Target
+
+
+def why_not(
+    target: Target,
+    x: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
+    shift: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    x_weight: torch.Tensor | None = None,
+    offset: float = 0.0,
+) -> str | None:
+    """The reason why the kernel can't compute this, or None."""
+    if reason := why_no_triton(target) or why_not_dtypes(x=x):
+        return reason
+    if x.dim() == 0:
+        return "x has no dimension"
+    if reason := why_too_long(x.shape[-1]):
+        return reason
+    if residual is None and (gate is not None or x_weight is not None):
+        return "gate or x_weight without a residual"
+    if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
+        return f"residual is {list(residual.shape)} {residual.dtype}, x is {list(x.shape)} {x.dtype}"
+    if offset and weight is None:
+        return "an offset without a weight"
+    for name, vector, dtypes in (("weight", weight, (x.dtype, torch.float32)), ("x_weight", x_weight, (x.dtype,))):
+        if vector is not None and (vector.shape != x.shape[-1:] or vector.dtype not in dtypes):
+            return f"{name} is {list(vector.shape)} {vector.dtype}, must be {list(x.shape[-1:])} {x.dtype}"
+    for name, row in (("scale", scale), ("shift", shift), ("gate", gate)):
+        if row is None:
+            continue
+        if x.dim() != 3:
+            return f"{name} with x of {x.dim()} dimensions, must have 3"
+        if row.dim() != 3 or any(size not in (1, full) for size, full in zip(row.shape[:2], x.shape[:2], strict=True)) or row.shape[2] != x.shape[2]:
+            return f"{name} is {list(row.shape)}, must be {list(x.shape)} or have one row for each image"
+        if row.dtype != x.dtype:
+            return f"{name} is {row.dtype}, x is {x.dtype}"
+    return None
+
+
+def launch(
+    x: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
+    shift: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    x_weight: torch.Tensor | None = None,
+    offset: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`.reference.ada_rms_norm`."""
+    rows_in = x.contiguous()
+    out = torch.empty_like(rows_in)
+    total = x if residual is None else torch.empty_like(rows_in)
+    if x.numel() > 0:
+        channels = x.shape[-1]
+        rows = x.numel() // channels
+        tile = row_tile(channels)
+        modulation = [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in (gate, scale, shift)]
+        strides = [
+            0 if row is None or row.shape[dim] == 1 else row.stride(dim)
+            for row in modulation
+            for dim in (0, 1)
+        ]
+        with torch.cuda.device_of(x):
+            launcher(ada_rms_norm_kernel, (-(-rows // tile.rows),))(
+                rows_in,
+                None if residual is None else residual.contiguous(),
+                None if x_weight is None else x_weight.contiguous(),
+                modulation[0],
+                None if weight is None else weight.contiguous(),
+                *modulation[1:],
+                None if residual is None else total,
+                out,
+                rows,
+                x.shape[1] if x.dim() == 3 else rows,
+                channels,
+                *strides,
+                eps,
+                offset,
+                BLOCK_C=tile.block,
+                ROWS=tile.rows,
+                num_warps=tile.warps,
+            )
+    return total, out

@@ -1,0 +1,59 @@
+"""Which calls of ``scaled_glu`` its kernel takes, and what the library is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.native import load
+from sfast_core.ops.scaled_glu import cuda_impl, scaled_glu
+from sfast_core.target import Target
+
+H100 = Target(torch.device("cuda", 0), "H100", (9, 0))
+
+
+def call(width: int = 32, gate_width: int | None = None, scales: int = 0, bias: bool = False, gate_bias: bool = False, act: str = "silu") -> list[Any]:
+    meta = {"device": "meta"}
+    scale = lambda rows: torch.empty((rows, 1) if scales else (), **meta)  # noqa: E731
+    gate = gate_width or width
+    weights = [torch.empty(rows, 64, dtype=torch.int8, **meta) for rows in (width, gate)]
+    biases = [torch.empty(rows, **meta) if given else None for rows, given in ((width, bias), (gate, gate_bias))]
+    x = torch.empty(2, 5, 64, dtype=torch.int8, **meta)
+    return [x, weights[0], scale(width), weights[1], scale(gate), *biases, torch.empty(2, 5, 1, **meta), torch.bfloat16, act]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (call(), None),
+        (call(scales=1, bias=True, gate_bias=True, act="gelu_tanh"), None),
+        (call(gate_width=40), "gate_weight is [40, 64]"),
+        (call(bias=True), "not of one dtype"),
+        (call(width=36), "must be multiples of 8"),
+        (call(act="relu"), 'act is "relu"'),
+    ],
+)
+def test_what_the_kernel_takes(given: list[Any], words: str | None, asked: list[str]) -> None:
+    reason = cuda_impl.why_not(H100, *given)
+    assert reason is None if words is None else reason is not None and words in reason
+
+
+def test_an_unknown_activation_is_an_error() -> None:
+    with pytest.raises(ValueError, match="act is 'relu', must be one of silu"):
+        scaled_glu(*call(act="relu"))
+
+
+def test_the_library_gets_both_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, ...]] = []
+    library = SimpleNamespace(sfast_scaled_linear=lambda *arguments: told.append(arguments) or 0)
+    monkeypatch.setattr(load, "library", lambda: library)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    x, both, scales = torch.zeros(2, 300, 64, dtype=torch.int8), torch.zeros(48, 64, dtype=torch.int8), torch.ones(48, 1)
+    (weight, gate), (scale, gate_scale) = both.chunk(2), scales.chunk(2)
+    out = cuda_impl.launch_second(x, weight, scale, gate, gate_scale, None, None, torch.ones(2, 300, 1), torch.float16, "silu")
+    assert out.shape == (2, 300, 24) and out.dtype == torch.float16
+    assert told[0][1:3] == (both.data_ptr(), both.data_ptr() + 24 * 64) and told[0][5:8] == (scales.data_ptr(), scales.data_ptr() + 96, 1)
+    assert told[0][12:18] == (600, 24, 64, 0, 1, load.DTYPES[torch.float16])
