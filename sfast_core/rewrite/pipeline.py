@@ -38,6 +38,7 @@ from .pack_embedding import pack_embedding
 from .pack_qkv import pack_qkv
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
@@ -79,6 +80,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
         "spell_out_attention": spell_out_attention,
         "simplify_shapes": simplify_shapes,
         "share_common": share_common,
+        "recover_rms_norm": recover_rms_norm,
         "fold_constants": fold_constants,
         "place_constants": place_constants,
         "recover_scaled_linear": lambda graph: recover_scaled_linear(graph, has_impl),
