@@ -12,9 +12,9 @@ import torch
 from torch.fx import Graph, Node
 
 from .capture import Trace
+from .capture.calls import function_name
 from .capture.leaf import Leaf
 from .capture.nodes import take_apart
-from .capture.recorder import function_name
 from .choices import Choices
 from .config import CompileConfig
 from .numerics import Numerics

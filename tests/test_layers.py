@@ -128,6 +128,10 @@ def test_only_a_host_knows_its_host_and_only_when_it_is_used() -> None:
     assert wrong == []
 
 
+def test_no_file_is_too_long_for_one_subject() -> None:
+    assert [path.name for path in SOURCES if len(path.read_text("utf-8").splitlines()) > 400] == []
+
+
 def test_ours_are_imported_relatively() -> None:
     """The package is loaded under different names."""
     for path in SOURCES:

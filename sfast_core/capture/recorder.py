@@ -2,14 +2,13 @@
 
 A ``TorchFunctionMode`` sees each call at the level at which the model was written (``linear``, ``group_norm``,
 ``scaled_dot_product_attention``), runs it as it is, and adds a node. So the recorded call's result is the host's own, and recording
-costs little more than the forward. What autocast does to arguments becomes nodes too: the graph runs without it. Values never enter the graph: tensors are inputs, weights (by address below the module) or computed
-by recorded nodes, and whatever reads a value into Python ends the recording. It never raises: ``failure`` says why it stopped, and the
-forward goes on as it would have.
+costs little more than the forward. What autocast does to arguments becomes nodes too: the graph runs without it. Values never enter the
+graph: tensors are inputs, weights (by address below the module) or computed by recorded nodes, and whatever reads a value into Python ends
+the recording. It never raises: ``failure`` says why it stopped, and the forward goes on as it would have.
 """
 
 from __future__ import annotations
 
-import numbers
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,43 +20,32 @@ from torch.overrides import TorchFunctionMode
 
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
-from .autocast import Apart, Autocast, Treatment
 from .bookkeeping import HasParts
+from .calls import Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
-from .functional import cast_like, element, functional_form, is_in_place, mutates, setitem, sets_the_same
+from .functional import cast_like, element, setitem
 from .guards import Pausing, Unwatched
-from .in_place import InPlace
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
-from .stand_ins import Value, leaves, mapped
-from .values import METADATA, why_not_static
+from .stand_ins import leaves
+from .values import METADATA
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-_VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
-def function_name(func: Any) -> str:
-    """The name of a torch function; for an attribute of Tensor the attribute's name."""
-    name: str = getattr(func, "__name__", "") or str(func)
-    if name in ("__get__", "__set__"):
-        return str(getattr(getattr(func, "__self__", None), "__name__", name))
-    return name
-
-
-class Recorder(TorchFunctionMode, InPlace):
+class Recorder(TorchFunctionMode, Calls):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         TorchFunctionMode.__init__(self)
-        InPlace.__init__(self, inputs, table)
+        Calls.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
-        self.autocast = Autocast()
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -165,7 +153,7 @@ class Recorder(TorchFunctionMode, InPlace):
         node = call_function(self.graph, Leaf(module, name, capturable), (tuple(weights), args, kwargs))
         if isinstance(result, torch.Tensor):
             return self._bind(result, self._value(node, result))
-        if not isinstance(result, (tuple, list)) or not _are_tensors(result):
+        if not isinstance(result, (tuple, list)) or not are_tensors(result):
             raise CaptureError(f"a {kind} that runs as it is returns a {type(result).__name__}")
         for index, item in enumerate(result):
             if item is not None:
@@ -281,7 +269,7 @@ class Recorder(TorchFunctionMode, InPlace):
     def _in_leaf(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call within a layer that runs as it is."""
         result = func(*args, **kwargs)
-        tensors = isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and _are_tensors(result))
+        tensors = isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and are_tensors(result))
         if self._leaf is not None and not tensors and result is not None and name not in METADATA and getattr(func, "__name__", "") != "__get__":
             self._leaf.append(f"{name} reads a tensor's value into Python")
         return result
@@ -289,139 +277,12 @@ class Recorder(TorchFunctionMode, InPlace):
     def _refuse_for(self, error: Exception, name: str) -> None:
         self.refuse(str(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
 
-    def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-        """The call's arguments with nodes for tensors; None when it asks for metadata only."""
-        if name in METADATA and not (name == "type" and len(args) > 1):
-            return None
-        if sets_the_same(name, args):
-            return None
-        if kwargs.get("out") is not None:
-            raise CaptureError(f"{name} writes to out=")
-        if reason := why_not_static(name, args, kwargs):
-            raise CaptureError(reason)
-        if name == "__deepcopy__":  # its memo knows tensors by ids, which others have later
-            args = args[:1]
-        if name == "__setitem__":  # the target may be outdated by the very view that is put back
-            self._settle(args[0], args[1], args[2])
-        mapped = self._map((args, kwargs), name)
-        return mapped[0], mapped[1]
-
-    def _map(self, value: Any, name: str) -> Any:
-        kind = type(value)
-        if kind in _VALUES:
-            return value
-        if isinstance(value, torch.Tensor):
-            return self._node(value, name)
-        if kind is tuple:
-            return tuple([self._map(item, name) for item in value])
-        if kind is list:
-            return [self._map(item, name) for item in value]
-        if kind is dict:
-            return {key: self._map(item, name) for key, item in value.items()}
-        if kind is slice:
-            return slice(self._map(value.start, name), self._map(value.stop, name), self._map(value.step, name))
-        return self._map_subclass(value, name)
-
-    def _map_subclass(self, value: Any, name: str) -> Any:
-        if isinstance(value, numbers.Real):  # numpy scalars and IntEnums: their repr is no literal
-            return int(value) if isinstance(value, numbers.Integral) else float(value)
-        if isinstance(value, _VALUES):
-            return value
-        if isinstance(value, (tuple, list)):  # torch.Size
-            return tuple(self._map(item, name) for item in value)
-        if isinstance(value, dict):
-            return {key: self._map(item, name) for key, item in value.items()}
-        raise CaptureError(f"{name} was given a {type(value).__name__}")
-
-    def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if name == "__deepcopy__":
-            func, name, args = torch.Tensor.clone, "clone", args[:1]
-        in_place = is_in_place(name) or call[1].get("inplace") is True
-        if mutates(func) and not (in_place and functional_form(name)):
-            return self._record_changing(func, name, call, args, kwargs, result)
-        if in_place:
-            self._record_in_place(func, name, call, args)
-            if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != Treatment():
-                raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
-            return
-        if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
-            return
-        if isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and _are_tensors(result)):
-            treatment = self.autocast.treatment(func, name, args, kwargs, result)
-            if isinstance(treatment, Apart):
-                return self._record_apart(treatment, name, args, kwargs, result)
-            call = self._cast(call, treatment)
-        if isinstance(result, torch.Tensor):
-            self._bind(result, self._call(func, name, call, result))
-        elif isinstance(result, (tuple, list)) and _are_tensors(result):
-            node = self._call(func, name, call, None)
-            for index, item in enumerate(result):
-                if item is not None:
-                    self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
-        elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
-            return  # shape, dtype, device, ndim, ...
-        elif self._reads(call):
-            raise CaptureError(f"{name} reads a tensor's value into Python")
-
-    def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
-        """The call's arguments as autocast hands them on."""
-        if treatment == Treatment():
-            return call
-        args, kwargs = torch.fx.node.map_arg((tuple(call[0]), call[1]), lambda node: self._cast_node(node, treatment))
-        return args, {**kwargs, **treatment.keywords()}
-
-    def _cast_node(self, node: torch.fx.Node, treatment: Treatment) -> torch.fx.Node:
-        val: torch.Tensor = node.meta["val"]
-        dtype = treatment.cast(val.dtype, node.meta["device"])
-        if dtype == val.dtype:
-            return node
-        cast = call_function(self.graph, cast_like, (node, dtype))
-        cast.meta["val"], cast.meta["device"] = val.to(dtype), node.meta["device"]
-        return cast
-
-    def _record_apart(self, apart: Apart, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """The operators that a call is made of, in the call's place."""
-        nodes = dict(enumerate(self._node(tensor, name) for tensor in leaves((args, kwargs), torch.Tensor)))
-        given = len(nodes)
-        for step in apart.steps:
-            taken = mapped(lambda leaf: nodes[leaf.number] if isinstance(leaf, Value) else leaf, (step.args, step.kwargs))
-            node = call_function(self.graph, step.op, *taken)
-            for index, value in enumerate([step.result] if isinstance(step.result, Value) else step.result):
-                part = node if isinstance(step.result, Value) else call_function(self.graph, element, (node, index))
-                part.meta["val"], part.meta["device"] = value.meta, value.device
-                nodes[value.number] = part
-        for value, tensor in zip(leaves(apart.result, Value), leaves(result, torch.Tensor), strict=True):
-            node = nodes[value.number]
-            self._bind(tensor, node if value.number < given else self._value(node, tensor))
-
-    # -- the graph's bookkeeping -----------------------------------------------------------------------------------------
-
-    def _call(self, func: Any, name: str, call: tuple[Any, Any], result: torch.Tensor | None) -> torch.fx.Node:
-        if getattr(func, "__name__", "") == "__get__":
-            node = call_function(self.graph, getattr, (call[0][0], name))
-        elif getattr(torch.Tensor, name, None) is func:
-            node = call_method(self.graph, name, tuple(call[0]), call[1])
-        else:
-            node = call_function(self.graph, func, tuple(call[0]), call[1])
-        return node if result is None else self._value(node, result)
-
-    @staticmethod
-    def _reads(call: tuple[Any, Any]) -> bool:
-        found: list[torch.fx.Node] = []
-        torch.fx.node.map_arg((tuple(call[0]), call[1]), found.append)
-        return bool(found)
-
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)
         for node in self.graph.nodes:
             uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
             if uninitialised and not all(_ignores_first(user) for user in node.users):
                 raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
-
-
-def _are_tensors(result: Any) -> bool:
-    """Whether a function's several results are tensors, or nothing where one was not asked for."""
-    return any(item is not None for item in result) and all(item is None or isinstance(item, torch.Tensor) for item in result)
 
 
 def _ignores_first(node: torch.fx.Node) -> bool:

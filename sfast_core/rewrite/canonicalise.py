@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import cast_like, moved, tensor_of
-from ..capture.recorder import function_name
 from .graph import insert_as, replace, respell, shape, value
 
 Rule = Callable[[Node, list[Any]], Node | None]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..capture.recorder import function_name
+from ..capture.calls import function_name
 from .graph import calls_of, drop_unused, insert, replace, respell, shape, value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
-from ..capture.recorder import function_name
+from ..capture.calls import function_name
 from .graph import value
 
 #: What takes a number in the place of a tensor, and computes the same with it as with a tensor of one element on the CPU.

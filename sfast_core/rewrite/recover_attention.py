@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from ..capture.recorder import function_name
 from .canonicalise import sdpa
 from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
 

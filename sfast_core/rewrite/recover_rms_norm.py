@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from ..capture.recorder import function_name
 from .graph import calls, drop_unused, insert_as, replace, shape, sole_user, value
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import cast_like, element, setitem
-from ..capture.recorder import function_name
 from .graph import calls, calls_of, insert, joins_along_last, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
@@ -174,11 +174,10 @@ def _stacked_pair(node: Node) -> tuple[Node, Node, Node] | None:
 def _assigned_pair(node: Node) -> tuple[Node, Node, Node] | None:
     """The last of two assignments to a tensor's even and odd places, and what is put there."""
     first: Any = node.args[0]
-    if not calls(first, setitem) or sole_user(first) is not node or len(first.args) != 3:
+    if not calls(first, setitem) or list(first.users) != [node]:
         return None
-    if [_offset(given.args[1]) for given in (first, node)] != [0, 1]:
-        return None
-    return node, first.args[2], node.args[2]  # type: ignore[return-value]
+    put: list[Any] = [first.args, node.args]
+    return (node, put[0][2], put[1][2]) if [_offset(args[1]) for args in put] == [0, 1] else None
 
 
 def _offset(index: Any) -> int | None:
@@ -301,12 +300,13 @@ def _turned_halves(node: Node) -> Node | None:
 
 def _half_of(node: Any) -> tuple[Node, int] | None:
     """Of which node another is a half, and which."""
+    x: Any
     if calls(node, element) and calls(node.args[0], torch.chunk) and node.args[0].args[1] == 2:
         x = node.args[0].args[0]
         return (x, node.args[1]) if node.args[0].args[2] % value(x).dim() == value(x).dim() - 1 else None
     if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
         return None
-    x: Any = node.args[0]
+    x = node.args[0]
     *before, last = node.args[1]
     middle = shape(x)[-1] // 2
     whole = before == [Ellipsis] or (len(before) == value(x).dim() - 1 and all(item == slice(None) for item in before))

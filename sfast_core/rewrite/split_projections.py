@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import element
-from ..capture.recorder import function_name
 from ..ops.linear_add import linear_add
 from .fuse_linear_act import activation_behind
 from .fuse_linear_add import HasImpl

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .kinds import Kind
-from .notes import MISSING, Row, Seen, Table
+from .notes import COMPUTED, MISSING, Row, Seen, Table
 from .read_set import ReadSet
-from .seen_values import ASKED, COMPUTED
+from .seen_objects import ASKED
 
 Note = Callable[[torch.Tensor], Any]
 

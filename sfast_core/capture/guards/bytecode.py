@@ -9,16 +9,13 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from .chains import ATTRIBUTE, ITEM, Chain, CodeReads, Key, read_every, read_everything
+from .chains import ITEM, Chain, CodeReads, read_every, read_everything
+from .stack import DYNAMIC, GETTING, LISTING, MUTATORS, NAMING, UNKNOWN, Value, Values, is_name
 
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
-MUTATORS = frozenset(
-    "append appendleft extend extendleft insert add update clear remove discard sort reverse rotate __setitem__ write".split()
-)
 _NO_EFFECT = frozenset(
     "RESUME NOP CACHE PRECALL PUSH_NULL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START SETUP_LOOP SETUP_FINALLY "
     "POP_BLOCK JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE CALL_INTRINSIC_0".split()
@@ -30,33 +27,10 @@ _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
 _PLAIN_CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD".split())
 _CALLS = _PLAIN_CALLS | frozenset("CALL_KW CALL_FUNCTION_KW".split())
 _BUILDS = frozenset("BUILD_LIST BUILD_TUPLE BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING BUILD_SLICE".split())
-_DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 #: Functions of Python's own that read all of what they are given.
 _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
 _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
 _BY_STRING = frozenset({"attrgetter", "methodcaller", "__getattribute__", "__getattr__"})
-_NAMING = frozenset({"attrgetter", "methodcaller"})
-_GETTING = frozenset({"__getattribute__", "__getattr__"})  # methods by which an attribute is asked for
-_LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
-
-
-@dataclass(frozen=True)
-class _Value:
-    """What may be on the stack: any of ``chains``, or something ``unknown``. A constant, and a built-in function by name.
-
-    Of what is unknown it may be known that it is an item of one of ``items_of``.
-    """
-
-    chains: tuple[Chain, ...] = ()
-    unknown: bool = False
-    constant: Any = None
-    is_constant: bool = False
-    builtin: str | None = None
-    method: str | None = None  # of ``chains``: the name of a method that was looked up on them
-    items_of: tuple[Chain, ...] = ()
-
-
-_UNKNOWN = _Value(unknown=True)
 
 
 def reads_of(code: CodeType) -> CodeReads:
@@ -64,19 +38,12 @@ def reads_of(code: CodeType) -> CodeReads:
     return _Reader(code).read()
 
 
-class _Reader:
+class _Reader(Values):
     def __init__(self, code: CodeType) -> None:
-        self._code = code
-        self._reads = CodeReads()
-        self._stack: list[_Value] = []
         flags = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags]
-        self._variables: dict[str, tuple[dict[int, Chain], bool]] = {}  # what each may be, by id, and whether something unknown
-        for name in (*arguments, *code.co_freevars):
-            chain = self._reads.variables[name] = Chain()
-            self._variables[name] = ({id(chain): chain}, False)
+        super().__init__(code.co_name, (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags], *code.co_freevars))
+        self._code = code
         self._steps = list(dis.get_instructions(code))
-        self._listings = 0
 
     def read(self) -> CodeReads:
         for _ in range(_PASSES):
@@ -99,8 +66,6 @@ class _Reader:
             self._reads.loose |= self._reads.words
         return self._reads
 
-    # -- one instruction -------------------------------------------------------------------------------------------------
-
     def _follow(self, name: str, step: dis.Instruction) -> None:
         if name in _NO_EFFECT:
             return
@@ -116,7 +81,7 @@ class _Reader:
             for stored in _pair(step):
                 self._assign(stored, self._pop())
         elif name in _CONSTANTS:
-            self._stack.append(_Value(constant=step.argval, is_constant=True))
+            self._stack.append(Value(constant=step.argval, is_constant=True))
         elif name in _GLOBALS:
             self._load_global(str(step.argval))
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -146,7 +111,7 @@ class _Reader:
             self._pop()
         elif name in ("COPY", "DUP_TOP"):
             depth = step.arg or 1
-            self._stack.append(self._stack[-depth] if depth <= len(self._stack) else _UNKNOWN)
+            self._stack.append(self._stack[-depth] if depth <= len(self._stack) else UNKNOWN)
         elif name in ("SWAP", "ROT_TWO"):
             self._swap(step.arg if name == "SWAP" and step.arg else 2)
         elif name in ("IS_OP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE") or name.endswith(("_IF_NONE", "_IF_NOT_NONE")):
@@ -156,11 +121,11 @@ class _Reader:
         elif name == "IMPORT_NAME":
             self._import(step)
         elif name == "IMPORT_FROM":
-            self._stack.append(self._attribute(self._stack[-1] if self._stack else _UNKNOWN, str(step.argval)))
+            self._stack.append(self._attribute(self._stack[-1] if self._stack else UNKNOWN, str(step.argval)))
         elif name in _BUILDS:
             for _ in range((step.arg or 0) * (2 if name == "BUILD_MAP" else 1) + (name == "BUILD_CONST_KEY_MAP")):
                 self._escape(self._pop())
-            self._stack.append(_UNKNOWN)
+            self._stack.append(UNKNOWN)
         elif name in _CALLS:
             self._call(name, step.arg or 0)
         else:
@@ -171,11 +136,11 @@ class _Reader:
         values = [self._pop()]
         if name == "IS_OP":
             values.append(self._pop())
-            self._stack.append(_UNKNOWN)
+            self._stack.append(UNKNOWN)
             if not any(value.is_constant for value in values):
                 self._identify(values)
 
-    def _identify(self, values: list[_Value]) -> None:
+    def _identify(self, values: list[Value]) -> None:
         for value in values:
             for chain in value.chains:
                 chain.identity = True
@@ -187,13 +152,13 @@ class _Reader:
         else:
             self._escape(key)
             self._escape(of)
-        self._stack.append(_UNKNOWN)
+        self._stack.append(UNKNOWN)
 
     def _binary(self, name: str, step: dis.Instruction) -> None:
         if name == "BINARY_OP" and "[" not in step.argrepr:
             self._escape(self._pop())
             self._escape(self._pop())
-            self._stack.append(_UNKNOWN)
+            self._stack.append(UNKNOWN)
             return
         key, of = self._pop(), self._pop()
         if key.is_constant and isinstance(key.constant, (str, int)) and of.chains and of.method is None and not of.unknown:
@@ -201,7 +166,7 @@ class _Reader:
         else:
             self._escape(key)
             self._escape(of)
-            self._stack.append(_UNKNOWN if of.unknown or of.method is not None else _Value(unknown=True, items_of=of.chains))
+            self._stack.append(UNKNOWN if of.unknown or of.method is not None else Value(unknown=True, items_of=of.chains))
 
     def _call(self, name: str, count: int) -> None:
         if name in ("CALL_KW", "CALL_FUNCTION_KW"):  # the names of keywords are on top
@@ -209,9 +174,9 @@ class _Reader:
         arguments = [self._pop() for _ in range(count)][::-1]
         called = self._pop()
         if called.builtin == "__import__" and arguments and isinstance(arguments[0].constant, str):
-            self._stack.append(_Value((self._reads.imports.setdefault((arguments[0].constant, 0, False), Chain()),)))
+            self._stack.append(Value((self._reads.imports.setdefault((arguments[0].constant, 0, False), Chain()),)))
             return
-        if called.builtin in _DYNAMIC and len(arguments) >= 2:
+        if called.builtin in DYNAMIC and len(arguments) >= 2:
             self._by_name(called.builtin, arguments)
             return
         if called.method == "get" and name in _PLAIN_CALLS and self._gets(called, arguments):
@@ -221,13 +186,13 @@ class _Reader:
             return
         if called.builtin == "id":
             self._identify(arguments)
-        if called.builtin in _NAMING and not all(_is_name(argument) for argument in arguments[:1]):
+        if called.builtin in NAMING and not all(map(is_name, arguments[:1])):
             self._listings += 1
-        if called.method in _GETTING and arguments and _is_name(arguments[-1]):
-            called = _UNKNOWN
+        if called.method in GETTING and arguments and is_name(arguments[-1]):
+            called = UNKNOWN
         if called.builtin == "vars" and len(arguments) == 1:
             self._every(arguments[0])
-        elif called.builtin in _LISTING:
+        elif called.builtin in LISTING:
             self._listings += 1
         for argument in arguments:
             self._escape(argument)
@@ -239,19 +204,19 @@ class _Reader:
                 chain.written.add(str(called.method))
         else:
             self._escape(called)
-        self._stack.append(_UNKNOWN)
+        self._stack.append(UNKNOWN)
 
-    def _gets(self, called: _Value, arguments: list[_Value]) -> bool:
+    def _gets(self, called: Value, arguments: list[Value]) -> bool:
         """Whether this is ``d.get("key")`` or ``d.get("key", default)``, which reads one item where ``d`` is a dict."""
-        key, *default = arguments or [_UNKNOWN]
+        key, *default = arguments or [UNKNOWN]
         if not (key.is_constant and isinstance(key.constant, (str, int)) and called.chains and not called.unknown and len(default) <= 1):
             return False
         for value in default:
             self._escape(value)
-        self._stack.append(_Value(self._loaded(_Value(called.chains), (ITEM, key.constant)).chains, unknown=True))  # or the default
+        self._stack.append(Value(self._loaded(Value(called.chains), (ITEM, key.constant)).chains, unknown=True))  # or the default
         return True
 
-    def _by_name(self, builtin: str, arguments: list[_Value]) -> None:
+    def _by_name(self, builtin: str, arguments: list[Value]) -> None:
         """``getattr`` and its like."""
         of, name, *others = arguments
         for other in others:
@@ -259,16 +224,16 @@ class _Reader:
         if not (name.is_constant and isinstance(name.constant, str)):
             self._escape(name)
             self._every(of)
-            self._stack.append(_UNKNOWN)
+            self._stack.append(UNKNOWN)
             return
         if builtin in ("setattr", "delattr"):
             self._store(of, name.constant)
-            self._stack.append(_UNKNOWN)
+            self._stack.append(UNKNOWN)
             return
         value = self._attribute(of, name.constant)
-        self._stack.append(_Value(value.chains, unknown=True))  # or the default
+        self._stack.append(Value(value.chains, unknown=True))  # or the default
 
-    def _every(self, of: _Value) -> None:
+    def _every(self, of: Value) -> None:
         """Attributes by names that aren't known."""
         self._escape(of)
         for chain in of.chains:
@@ -279,123 +244,15 @@ class _Reader:
         if (of.unknown or not of.chains) and not of.items_of:
             self._listings += 1
 
-    def _first_argument(self) -> _Value:
-        return self._variable(self._code.co_varnames[0]) if self._code.co_argcount else _UNKNOWN
+    def _first_argument(self) -> Value:
+        return self._variable(self._code.co_varnames[0]) if self._code.co_argcount else UNKNOWN
 
     def _import(self, step: dis.Instruction) -> None:
         names, level = self._pop(), self._pop()
         known = isinstance(level.constant, int)
         key = (str(step.argval), level.constant if known else 0, bool(names.constant))
         chain = self._reads.imports.setdefault(key, Chain())
-        self._stack.append(_Value((chain,)))
-
-    # -- values ----------------------------------------------------------------------------------------------------------
-
-    def _variable(self, name: str) -> _Value:
-        chains, unknown = self._variables.get(name, ({}, True))
-        for chain in chains.values():
-            chain.loaded = True
-        return _Value(tuple(chains.values()), unknown or not chains)
-
-    def _assign(self, name: str, value: _Value) -> None:
-        chains, unknown = self._variables.get(name, ({}, False))
-        if value.method is not None or value.builtin is not None:
-            self._escape(value)
-            value = _UNKNOWN
-        self._variables[name] = ({**chains, **{id(chain): chain for chain in value.chains}}, unknown or value.unknown or not value.chains)
-
-    def _load_global(self, name: str) -> None:
-        chain = self._reads.globals.setdefault(name, Chain())
-        chain.loaded = True
-        builtin = name if name in _DYNAMIC or name in _LISTING or name in _NAMING or name in ("super", "id", "__import__") else None
-        self._stack.append(_Value((chain,), builtin=builtin))
-
-    def _attribute(self, of: _Value, name: str, is_method: bool = False) -> _Value:
-        if of.is_constant and isinstance(of.constant, str) and name in ("format", "format_map"):
-            return _Value(unknown=True, method="format")
-        if of.unknown or not of.chains or of.method is not None:
-            self._reads.loose.add(name)
-        if of.method is not None:
-            self._escape(of)
-            return _UNKNOWN
-        if (name == "__dict__" and of.unknown) or name in _DYNAMIC or name in _LISTING or name == "getattr_static":  # builtins.getattr, inspect's
-            self._listings += 1
-        for chain in of.chains:
-            if chain.attributes_of is not None:
-                chain.attributes_of.every = True
-        if name in _NAMING:  # operator's
-            self._escape(of)
-            return _Value(self._loaded(of, (ATTRIBUTE, name)).chains, unknown=True, builtin=name)
-        if name == "get":
-            for chain in self._loaded(of, (ATTRIBUTE, name)).chains:
-                chain.content = True
-            if not is_method:
-                self._escape(of)
-            return _Value(of.chains, of.unknown, method=name) if is_method else _UNKNOWN
-        if (is_method and name in MUTATORS) or name in _GETTING:
-            self._loaded(of, (ATTRIBUTE, name))
-            return _Value(of.chains, of.unknown, method=name)
-        return self._loaded(of, (ATTRIBUTE, name))
-
-    def _loaded(self, of: _Value, key: Key) -> _Value:
-        value = self._below(of, key)
-        for chain in value.chains:
-            chain.loaded = True
-        return value
-
-    def _below(self, of: _Value, key: Key) -> _Value:
-        found = [chain.at(key) for chain in of.chains]
-        deep = any(chain is None for chain in found)
-        if deep and key[0] == ATTRIBUTE:
-            self._reads.loose.add(key[1])
-        if deep:
-            self._escape(of)
-        return _Value(tuple(chain for chain in found if chain is not None), of.unknown or deep or not found)
-
-    def _store_attribute(self, name: str, deletes: bool) -> None:
-        self._store(self._pop(), name)
-        if not deletes:
-            self._escape(self._pop())
-
-    def _store(self, of: _Value, name: str) -> None:
-        self._reads.stored.add(name)
-        for chain in self._below(of, (ATTRIBUTE, name)).chains:
-            chain.stored = True
-
-    def _write(self, value: _Value) -> None:
-        for chain in value.chains:
-            chain.written.add("__setitem__")
-            if chain.attributes_of is not None:
-                chain.attributes_of.every = True
-
-    def _pop(self) -> _Value:
-        return self._stack.pop() if self._stack else _UNKNOWN
-
-    def _swap(self, depth: int) -> None:
-        if depth <= len(self._stack):
-            self._stack[-1], self._stack[-depth] = self._stack[-depth], self._stack[-1]
-        else:
-            self._escape_all()
-
-    def _escape(self, value: _Value) -> None:
-        """It is used as what it is, in a way that isn't followed."""
-        for chain in value.chains:
-            chain.content = True
-            if chain.attributes_of is not None:
-                chain.attributes_of.every = True
-        gets = value.method in _GETTING and self._code.co_name not in _GETTING  # within these, whoever asked has the name in its code
-        if gets or value.builtin in _DYNAMIC or value.builtin in _LISTING:
-            self._listings += 1
-
-    def _escape_all(self) -> None:
-        for value in self._stack:
-            self._escape(value)
-        self._stack.clear()
-
-
-def _is_name(value: _Value) -> bool:
-    """Whether it is the name of an attribute, and none by which others are asked for."""
-    return isinstance(value.constant, str) and value.constant not in _GETTING
+        self._stack.append(Value((chain,)))
 
 
 def _pair(step: dis.Instruction) -> tuple[str, str]:

@@ -23,7 +23,8 @@ from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Place, Seen, Table, item_of
 from .origin import Origin
-from .seen_values import CONTAINERS, PLAIN, WALKS, SeenValues
+from .seen_objects import PLAIN, WALKS
+from .seen_values import CONTAINERS, SeenValues
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())

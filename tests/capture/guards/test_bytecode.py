@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from sfast_core.capture.guards.bytecode import MUTATORS, reads_of
+from sfast_core.capture.guards.bytecode import reads_of
 from sfast_core.capture.guards.chains import ATTRIBUTE, Chain, CodeReads
+from sfast_core.capture.guards.stack import MUTATORS
 
 
 def found(function: Any) -> CodeReads:

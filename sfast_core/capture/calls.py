@@ -1,0 +1,164 @@
+"""What one call of a torch function is in the graph: nodes for what it is given, what autocast does to that, the call, and its results."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import torch
+
+from ..weights import WeightTable
+from .autocast import Apart, Autocast, Treatment
+from .errors import CaptureError
+from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
+from .in_place import InPlace
+from .nodes import call_function, call_method
+from .stand_ins import Value, leaves, mapped
+from .values import METADATA, why_not_static
+
+_VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
+
+
+def function_name(func: Any) -> str:
+    """The name of a torch function; for an attribute of Tensor the attribute's name."""
+    name: str = getattr(func, "__name__", "") or str(func)
+    if name in ("__get__", "__set__"):
+        return str(getattr(getattr(func, "__self__", None), "__name__", name))
+    return name
+
+
+def are_tensors(result: Any) -> bool:
+    """Whether a function's several results are tensors, or nothing where one was not asked for."""
+    return any(item is not None for item in result) and all(item is None or isinstance(item, torch.Tensor) for item in result)
+
+
+class Calls(InPlace):
+    """Bookkeeping of calls.
+
+    Attributes:
+        autocast: knows what autocast does to each.
+    """
+
+    def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
+        super().__init__(inputs, table)
+        self.autocast = Autocast()
+
+    def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """The call's arguments with nodes for tensors; None when it asks for metadata only."""
+        if name in METADATA and not (name == "type" and len(args) > 1):
+            return None
+        if sets_the_same(name, args):
+            return None
+        if kwargs.get("out") is not None:
+            raise CaptureError(f"{name} writes to out=")
+        if reason := why_not_static(name, args, kwargs):
+            raise CaptureError(reason)
+        if name == "__deepcopy__":  # its memo knows tensors by ids, which others have later
+            args = args[:1]
+        if name == "__setitem__":  # the target may be outdated by the very view that is put back
+            self._settle(args[0], args[1], args[2])
+        mapped = self._map((args, kwargs), name)
+        return mapped[0], mapped[1]
+
+    def _map(self, value: Any, name: str) -> Any:
+        kind = type(value)
+        if kind in _VALUES:
+            return value
+        if isinstance(value, torch.Tensor):
+            return self._node(value, name)
+        if kind is tuple:
+            return tuple([self._map(item, name) for item in value])
+        if kind is list:
+            return [self._map(item, name) for item in value]
+        if kind is dict:
+            return {key: self._map(item, name) for key, item in value.items()}
+        if kind is slice:
+            return slice(self._map(value.start, name), self._map(value.stop, name), self._map(value.step, name))
+        return self._map_subclass(value, name)
+
+    def _map_subclass(self, value: Any, name: str) -> Any:
+        if isinstance(value, numbers.Real):  # numpy scalars and IntEnums: their repr is no literal
+            return int(value) if isinstance(value, numbers.Integral) else float(value)
+        if isinstance(value, _VALUES):
+            return value
+        if isinstance(value, (tuple, list)):  # torch.Size
+            return tuple(self._map(item, name) for item in value)
+        if isinstance(value, dict):
+            return {key: self._map(item, name) for key, item in value.items()}
+        raise CaptureError(f"{name} was given a {type(value).__name__}")
+
+    def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if name == "__deepcopy__":
+            func, name, args = torch.Tensor.clone, "clone", args[:1]
+        in_place = is_in_place(name) or call[1].get("inplace") is True
+        if mutates(func) and not (in_place and functional_form(name)):
+            return self._record_changing(func, name, call, args, kwargs, result)
+        if in_place:
+            self._record_in_place(func, name, call, args)
+            if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != Treatment():
+                raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
+            return
+        if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
+            return
+        if isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and are_tensors(result)):
+            treatment = self.autocast.treatment(func, name, args, kwargs, result)
+            if isinstance(treatment, Apart):
+                return self._record_apart(treatment, name, args, kwargs, result)
+            call = self._cast(call, treatment)
+        if isinstance(result, torch.Tensor):
+            self._bind(result, self._call(func, name, call, result))
+        elif isinstance(result, (tuple, list)) and are_tensors(result):
+            node = self._call(func, name, call, None)
+            for index, item in enumerate(result):
+                if item is not None:
+                    self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
+        elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
+            return  # shape, dtype, device, ndim, ...
+        elif self._reads(call):
+            raise CaptureError(f"{name} reads a tensor's value into Python")
+
+    def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
+        """The call's arguments as autocast hands them on."""
+        if treatment == Treatment():
+            return call
+        args, kwargs = torch.fx.node.map_arg((tuple(call[0]), call[1]), lambda node: self._cast_node(node, treatment))
+        return args, {**kwargs, **treatment.keywords()}
+
+    def _cast_node(self, node: torch.fx.Node, treatment: Treatment) -> torch.fx.Node:
+        val: torch.Tensor = node.meta["val"]
+        dtype = treatment.cast(val.dtype, node.meta["device"])
+        if dtype == val.dtype:
+            return node
+        cast = call_function(self.graph, cast_like, (node, dtype))
+        cast.meta["val"], cast.meta["device"] = val.to(dtype), node.meta["device"]
+        return cast
+
+    def _record_apart(self, apart: Apart, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """The operators that a call is made of, in the call's place."""
+        nodes = dict(enumerate(self._node(tensor, name) for tensor in leaves((args, kwargs), torch.Tensor)))
+        given = len(nodes)
+        for step in apart.steps:
+            taken = mapped(lambda leaf: nodes[leaf.number] if isinstance(leaf, Value) else leaf, (step.args, step.kwargs))
+            node = call_function(self.graph, step.op, *taken)
+            for index, value in enumerate([step.result] if isinstance(step.result, Value) else step.result):
+                part = node if isinstance(step.result, Value) else call_function(self.graph, element, (node, index))
+                part.meta["val"], part.meta["device"] = value.meta, value.device
+                nodes[value.number] = part
+        for value, tensor in zip(leaves(apart.result, Value), leaves(result, torch.Tensor), strict=True):
+            node = nodes[value.number]
+            self._bind(tensor, node if value.number < given else self._value(node, tensor))
+
+    def _call(self, func: Any, name: str, call: tuple[Any, Any], result: torch.Tensor | None) -> torch.fx.Node:
+        if getattr(func, "__name__", "") == "__get__":
+            node = call_function(self.graph, getattr, (call[0][0], name))
+        elif getattr(torch.Tensor, name, None) is func:
+            node = call_method(self.graph, name, tuple(call[0]), call[1])
+        else:
+            node = call_function(self.graph, func, tuple(call[0]), call[1])
+        return node if result is None else self._value(node, result)
+
+    @staticmethod
+    def _reads(call: tuple[Any, Any]) -> bool:
+        found: list[torch.fx.Node] = []
+        torch.fx.node.map_arg((tuple(call[0]), call[1]), found.append)
+        return bool(found)

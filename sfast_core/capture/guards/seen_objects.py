@@ -1,0 +1,216 @@
+"""What code reads of objects and of their classes: attributes, wherever they are looked up."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from types import MemberDescriptorType
+from typing import Any
+
+import torch
+
+from .all_names import own_of
+from .chains import ITEM, USED, Chain
+from .given import is_given, itself
+from .kinds import Kind, kind_of
+from .notes import COMPUTED, MISSING, Asked, Seen, Table, local, slot
+from .origin import Origin
+
+ASKED, BOUND = "asked", "bound"
+_PARTS = ("_parameters", "_buffers", "_modules")
+#: What calling a module looks up by itself.
+CALLING = ("forward", "_compiled_call_impl")
+_SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
+#: Methods of a module's that go through what is below it.
+WALKS = frozenset(
+    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter".split()
+)
+PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
+
+
+class SeenObjects:
+    """What is read of objects and of classes. What leads on from those is another's to note.
+
+    Args:
+        root: the module that is called. It is held weakly.
+
+    Attributes:
+        seen, asked, classes: what was read, for the guard.
+        lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
+        spaces: what the classes had of which something was seen.
+        counted: tables of weights that are gone through, and how many there were.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self.root = weakref.ref(root)
+        self.seen: dict[int, Seen] = {}
+        self.asked: dict[tuple[int, str], Asked] = {}
+        self.classes: dict[tuple[type, str], list[Any]] = {}
+        self.spaces: dict[type, Table] = {}
+        self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
+        self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
+        self._kinds: dict[type, Kind] = {}
+        self._class_values: dict[tuple[type, str], Any] = {}
+        self._spaced: set[type] = set()
+        self._walked: set[int] = set()
+
+    def _see(self, value: Any, chain: Chain, origin: Origin | None) -> None:
+        """Note of ``value`` what ``chain`` says that is read."""
+        raise NotImplementedError
+
+    def _below(self, value: Any, chain: Chain, origin: Origin | None, name: Any) -> None:
+        """Note of what was found by a name what ``chain`` says that is read."""
+        raise NotImplementedError
+
+    def _hold(self, value: Any, kind: Kind, origin: Origin | None, read: bool) -> None:
+        """Note what is in a container."""
+        raise NotImplementedError
+
+    def _loosen(self, chain: Chain) -> None:
+        """What is read below a value that isn't known may be any object's."""
+        raise NotImplementedError
+
+    def _kind(self, value: Any) -> Kind:
+        cls = type(value)
+        kind = self._kinds.get(cls)
+        if kind is None:
+            kind = kind_of(value)
+            if not str(cls.__module__).startswith("numpy"):  # an array's depends on its size
+                self._kinds[cls] = kind
+        return kind
+
+    def _object(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
+        seen = self.seen.get(id(value))
+        if seen is None or seen.get() is not value:
+            seen = self._new(value, kind, origin)
+        if chain in seen.chains:
+            return
+        seen.chains.add(chain)
+        for name, below in chain.attributes:
+            if name in WALKS and kind is Kind.MODULE:
+                self._walk(value, seen.origin)
+            elif below.loaded or below.followed or seen.table is None:
+                self._below(self._attribute(seen, name), below, seen.origin, name)
+            else:
+                self._only_stored(seen, name)
+        if len(chain.attributes) < len(chain.below):
+            for (what, _), below in chain.below.items():
+                if what == ITEM:  # what its __getitem__ gives
+                    self._loosen(below)
+        seen.computed |= chain.every
+        if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
+            seen.every = True
+            for name in (*seen.before, *own_of(seen.cls)):
+                self._below(self._attribute(seen, name), USED, seen.origin, name)
+
+    def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which runs no code of theirs."""
+        inside = [module]
+        for inner in inside:
+            own = inner.__dict__
+            if id(own) in self._walked:
+                continue
+            self._walked.add(id(own))
+            if children := own["_modules"]:
+                self._hold(children, Kind.MAPPING, origin, read=True)
+                inside += [child for child in children.values() if child is not None]
+            for table in (children, own["_parameters"], own["_buffers"]):
+                self.counted.setdefault(id(table), (table, len(table), origin))
+
+    def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
+        try:
+            table = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            table = None
+        if type(table) is not dict:
+            table = None
+        cls = type(value)
+        seen = Seen(kind, cls, origin, table, {} if table is None else dict(table))
+        self.seen[id(value)] = seen
+        self._space(cls)
+        try:  # it may have been made in this call, and then it is to go as ever
+            seen.ref = weakref.ref(value, lambda _, before=seen.before: before.clear())  # type: ignore[misc]
+        except TypeError:
+            seen.value = value
+        if kind is Kind.MODULE and table is not None:
+            seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
+            if value is not self.root():  # how that is called is its caller's business
+                for name in CALLING:
+                    self._below(self._attribute(seen, name), USED, origin, name)
+        return seen
+
+    def _space(self, cls: type) -> None:
+        """Keep what a class has, and its bases, before code may set some of it."""
+        if cls not in self._spaced:
+            self._spaced.add(cls)
+            for owner in cls.__mro__[:-1]:
+                if owner not in self.spaces and not is_given(owner.__module__):
+                    self.spaces[owner] = dict(vars(owner))
+
+    def note(self, seen: Seen, name: str) -> None:
+        """Have an attribute watched."""
+        self._attribute(seen, name)
+
+    def _only_stored(self, seen: Seen, name: str) -> None:
+        """An attribute that code sets and that this code doesn't read."""
+        member = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
+        if isinstance(member, MemberDescriptorType):
+            self._attribute(seen, name)
+        else:
+            seen.stored.add(name)
+
+    def _attribute(self, seen: Seen, name: str) -> Any:
+        """What an attribute of an object was, or MISSING; noted where it is looked up."""
+        found = seen.found.get(name, seen)
+        if found is seen:
+            found = seen.found[name] = self._look_up(seen, name)
+        return found
+
+    def _look_up(self, seen: Seen, name: str) -> Any:
+        if name == "__class__":
+            return seen.cls
+        how = self.lookups.get((seen.cls, name))
+        if how is None:
+            in_class = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
+            how = self.lookups[seen.cls, name] = _how(seen.cls, in_class), in_class
+        kind, in_class = how
+        if kind is ASKED:
+            ask, of = (slot, (in_class, seen)) if isinstance(in_class, MemberDescriptorType) else (local, (name, seen))
+            then = ask(*of)
+            self.asked.setdefault((id(seen), name), Asked(ask, of, then, Origin(seen.origin, name)))
+            return then
+        if kind is COMPUTED or seen.table is None:  # what a property reads is in its code
+            return in_class if kind is not COMPUTED else COMPUTED
+        if name in seen.before:
+            return itself(seen.before[name])
+        for _, before in seen.parts:
+            if name in before:
+                return itself(before[name])
+        return COMPUTED if kind is BOUND else in_class
+
+    def _class_attribute(self, cls: type, name: str, origin: Origin | None) -> Any:
+        """What a class has by a name, itself or from its bases, or MISSING."""
+        key = (cls, name)
+        if key in self._class_values:
+            return self._class_values[key]
+        spaces = [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
+        self.classes[key] = spaces
+        value = self._class_values[key] = next((found for found in spaces if found is not MISSING), MISSING)
+        if (cls, "__call__") not in self.classes and not is_given(cls.__module__):
+            for special in _SPECIAL:
+                self._class_attribute(cls, special, origin)
+        for found in spaces:
+            if found is not MISSING and self._kind(found) not in PLAIN:
+                self._see(found, USED, Origin(origin, name))
+        return value
+
+
+def _how(cls: type, in_class: Any) -> Any:
+    """How an attribute of an object is found whose class has ``in_class`` by its name."""
+    if isinstance(in_class, MemberDescriptorType) or issubclass(cls, threading.local):
+        return ASKED
+    if in_class is MISSING:
+        return None
+    if hasattr(type(in_class), "__set__"):
+        return COMPUTED
+    return BOUND if hasattr(type(in_class), "__get__") else None
