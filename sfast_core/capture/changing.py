@@ -31,7 +31,8 @@ class Changing:
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """What the operator leaves in each of those."""
-        given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+        given: dict[int | str, Any] = dict(enumerate(args))
+        given.update(kwargs.items())
         for where in self._changed:
             given[where] = given[where].clone()
         self._operator(*[given[place] for place in range(len(args))], **{name: given[name] for name in kwargs})
@@ -64,8 +65,10 @@ def changed_arguments(operator: Any, positional: int, kwargs: Mapping[str, Any])
 def functional_sibling(operator: Any, count: int) -> Any | None:
     """The operator of the same library that returns ``count`` tensors, which ``operator`` writes to its arguments; None where none is known."""
     overload = _overload(operator)
-    library, _, name = "" if overload is None else overload._schema.name.partition("::")
-    if overload is None or library not in _HAVE_SIBLINGS or not name.endswith("_") or not hasattr(getattr(torch.ops, library), name[:-1]):
+    if overload is None:
+        return None
+    library, _, name = overload._schema.name.partition("::")
+    if library not in _HAVE_SIBLINGS or not name.endswith("_") or not hasattr(getattr(torch.ops, library), name[:-1]):
         return None
     sibling = getattr(getattr(torch.ops, library), name[:-1])
     other = _overload(sibling)

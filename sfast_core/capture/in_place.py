@@ -73,7 +73,8 @@ class InPlace(Bookkeeping):
     def _settle(self, target: torch.Tensor, index: Any, value: Any) -> None:
         """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that makes x current without the view's own write."""
         writes = self._writes.get(target)
-        if writes and isinstance(value, torch.Tensor) and writes[-1].source() is value:
+        culprit = writes[-1].source() if writes else None
+        if writes and culprit is not None and culprit is value:
             with torch._C.DisableTorchFunction():
                 view = target[index]
             if view.data_ptr() == value.data_ptr() and Region.of(view) == Region.of(value):

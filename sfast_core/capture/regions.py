@@ -66,12 +66,13 @@ def place_in(part: Region, whole: Region) -> Place | None:
         first.append(count)
     last, strides = list(first), []
     for step, count in zip(part.stride, part.size, strict=True):
-        k = next((k for k, (outer, _) in enumerate(frame) if 0 < outer <= step and step % outer == 0), None)
-        if count == 1 or k is None:
+        if count == 1:
             strides.append(0)
-            if count != 1:
-                return None
             continue
+        within = [k for k, (outer, _) in enumerate(frame) if 0 < outer <= step and step % outer == 0]
+        if not within:
+            return None
+        k = within[0]
         last[k] += (count - 1) * (step // frame[k][0])
         strides.append(step // frame[k][0] * dense[k])
     if rest or any(low < 0 or high >= count for low, high, (_, count) in zip(first, last, frame, strict=True)):

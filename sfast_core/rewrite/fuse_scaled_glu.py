@@ -69,8 +69,11 @@ def _half(node: Any, reader: Node) -> _Half | None:
 
 def _within(node: Any, start: int, reader: Node) -> _Half | None:
     """Of a product of which two parts are taken."""
-    while calls(node, torch.reshape) and shape(node)[-1] == shape(node.args[0])[-1] and sole_user(node.args[0]) is node:
-        node = node.args[0]
+    while calls(node, torch.reshape):
+        source: Any = node.args[0]
+        if shape(node)[-1] != shape(source)[-1] or sole_user(source) is not node:
+            return None
+        node = source
     return _Half(node, start, reader) if calls(node, scaled_linear) else None
 
 

@@ -36,6 +36,7 @@ from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
@@ -87,12 +88,13 @@ PASSES = (
     Pass(spell_out_attention, after="canonicalise"),
     Pass(simplify_shapes, after="spell_out_attention"),
     Pass(share_common, after="canonicalise"),
+    Pass(recover_rms_norm, after="simplify_shapes share_common"),
     Pass(fold_constants, after="canonicalise"),
     Pass(place_constants, after="fold_constants"),
     Pass(recover_scaled_linear, after="canonicalise"),
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
-    Pass(fuse_norm_rope, after="simplify_shapes share_common"),
+    Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common fuse_conv_shortcut"),
     Pass(fuse_linear, after="recover_silu recover_scaled_linear convolution_as_linear"),
@@ -103,7 +105,7 @@ PASSES = (
     Pass(fuse_add_layer_norm, after="rejoin_slices fuse_linear"),
     Pass(fuse_ada_layer_norm, after="fuse_add_layer_norm"),
     Pass(carry_bias, after="fuse_add_layer_norm"),
-    Pass(fuse_norm_quantise, after="fuse_ada_layer_norm"),
+    Pass(fuse_norm_quantise, after="recover_rms_norm fuse_ada_layer_norm"),
     Pass(fuse_ada_rms_norm, after="fuse_norm_quantise"),
     Pass(split_projections, after="fuse_ada_layer_norm fuse_ada_rms_norm"),
     Pass(fuse_attention, after="recover_attention fuse_norm_rope"),

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
-from ..capture.functional import cast_like, element
+from ..capture.functional import cast_like, element, setitem
 from .graph import calls, calls_of, insert, joins_along_last, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
@@ -32,6 +32,7 @@ class Rotation(NamedTuple):
     readers: int = 1  #: how many of its nodes read x
     is_kernel: bool = False  #: it is one pass already
     halves: bool = False  #: pairs are of an element of the first half and one of the second
+    form: str = "matrices"  #: what the factors are: "matrices", "columns" of them, "cosines" and sines of each element or of each "pair", "complex"
 
     @property
     def tokens(self) -> int:
@@ -40,19 +41,26 @@ class Rotation(NamedTuple):
 
     def matrices(self) -> Node:
         """The matrices, [B or 1, L, D / 2, 2, 2], in front of the rotation; [B or 1, L, H, D / 2, 2, 2] where each head has its own."""
-        before, factors = self.last, self.factors
-        if len(factors) == 1 and value(factors[0]).is_complex():
-            joined = _stacked(before, *(insert(before, part, factors[0]) for part in (torch.real, torch.imag)) , twice=True)
-        elif len(factors) == 1:
+        before, factors = self.last, [self._whole(factor) for factor in self.factors]
+        if self.form == "complex":
+            joined = _stacked(before, *(insert(before, part, factors[0]) for part in (torch.real, torch.imag)), twice=True)
+        elif self.form == "pair":
+            joined = _stacked(before, *factors, twice=True)
+        elif self.form == "matrices":
             (joined,) = factors
-        elif value(factors[0]).shape[-1] == 2:
-            joined = insert(before, torch.stack, list(factors), -1)
+        elif self.form == "columns":
+            joined = insert(before, torch.stack, factors, -1)
         else:
             part = _half if self.halves else _every_other
             joined = _stacked(before, *(insert(before, part, factor, first) for factor in factors for first in (0, 1)))
         length, size, heads = (shape(self.x)[dim] for dim in (self.tokens, -1, self.heads))
         by_head = (heads,) if heads != 1 and shape(joined)[self.heads] == heads else ()
         return insert(before, torch.reshape, joined, (shape(joined)[0], length, *by_head, size // 2, 2, 2))
+
+    def _whole(self, factor: Node) -> Node:
+        """``factor`` with all four dimensions: some leave the first away, which has one element."""
+        inner = {"matrices": 2, "columns": 1}.get(self.form, 0)
+        return factor if value(factor).dim() == 4 + inner else insert(self.last, torch.reshape, factor, (1, *shape(factor)))
 
 
 def _stacked(before: Node, *parts: Node, twice: bool = False) -> Node:
@@ -64,7 +72,7 @@ def _stacked(before: Node, *parts: Node, twice: bool = False) -> Node:
 
 def rotations(graph: Graph) -> list[Rotation]:
     """All that are in ``graph``, in order."""
-    found = [*_by_operator(graph), *_by_columns(graph), *_by_cosines(graph), *_by_complex(graph)]
+    found = [*_by_operator(graph), *_by_columns(graph), *_by_cosines(graph), *_by_complex(graph), *_by_pairs(graph)]
     return sorted(found, key=lambda rotation: rotation.last)
 
 
@@ -101,7 +109,7 @@ def _by_columns(graph: Graph) -> Iterator[Rotation]:
         x = _uncast(pairs.args[0])
         last = _back(node, x)
         if last is not None and shape(pairs) == (*shape(x)[:-1], shape(x)[-1] // 2, 1, 2) and (heads := _heads(x, by_index[0][0], 1)):
-            yield Rotation(last, x, heads, (by_index[0][0], by_index[1][0]))
+            yield Rotation(last, x, heads, (by_index[0][0], by_index[1][0]), form="columns")
 
 
 def _by_cosines(graph: Graph) -> Iterator[Rotation]:
@@ -116,7 +124,8 @@ def _by_cosines(graph: Graph) -> Iterator[Rotation]:
             last = _back(node, x) if turned is not None and turned is x else None
             cosines, sines = plain.args[1], other.args[1]
             if last is not None and shape(cosines) == shape(sines) and (heads := _heads(x, cosines, 0)):
-                yield Rotation(last, x, heads, (cosines, sines), readers=len(x.users) if halves and _only_halves(x, plain) else 2, halves=halves)
+                readers = len(x.users) if halves and _only_halves(x, plain) else 2
+                yield Rotation(last, x, heads, (cosines, sines), readers, halves=halves, form="cosines")
                 break
 
 
@@ -135,18 +144,103 @@ def _by_complex(graph: Graph) -> Iterator[Rotation]:
                 continue
             end, heads = _back(last, x), _heads(x, factors, 0, 2)
             if end is not None and heads:
-                yield Rotation(end, x, heads, (factors,))
+                yield Rotation(end, x, heads, (factors,), form="complex")
                 break
+
+
+def _by_pairs(graph: Graph) -> Iterator[Rotation]:
+    """``a * cosines - b * sines`` and ``a * sines + b * cosines`` of the elements of each pair, stacked, or put into a tensor's every other place."""
+    for node in [node for node in graph.nodes if node.target in (torch.stack, setitem)]:
+        found = _stacked_pair(node) if node.target is torch.stack else _assigned_pair(node)
+        terms = None if found is None else _turned_pair(*found[1:])
+        if found is None or terms is None:
+            continue
+        x, cosines, sines = terms
+        last, heads = _back(found[0], _uncast(x)), _heads(_uncast(x), cosines, 0, 2)
+        if last is not None and heads and shape(last) == shape(_uncast(x)) and shape(cosines) == shape(sines):
+            yield Rotation(last, _uncast(x), heads, (cosines, sines), readers=len(_uncast(x).users) if _only_pairs(_uncast(x)) else 1, form="pair")
+
+
+def _stacked_pair(node: Node) -> tuple[Node, Node, Node] | None:
+    """What a stack of two along a new last dimension is seen as, and the two."""
+    parts: Any = node.args[0]
+    flat = sole_user(node)
+    flat = sole_user(flat) if calls(flat, cast_like) else flat
+    if len(parts) != 2 or (*node.args[1:], *node.kwargs.values()) != (-1,) or not calls(flat, torch.reshape):
+        return None
+    return flat, parts[0], parts[1]
+
+
+def _assigned_pair(node: Node) -> tuple[Node, Node, Node] | None:
+    """The last of two assignments to a tensor's even and odd places, and what is put there."""
+    first: Any = node.args[0]
+    if not calls(first, setitem) or list(first.users) != [node]:
+        return None
+    put: list[Any] = [first.args, node.args]
+    return (node, put[0][2], put[1][2]) if [_offset(args[1]) for args in put] == [0, 1] else None
+
+
+def _offset(index: Any) -> int | None:
+    """Where the places begin, every other one of the last dimension, that an index names."""
+    if isinstance(index, tuple) and len(index) == 2 and index[0] is Ellipsis and isinstance(index[1], slice) and index[1].step == 2 and index[1].stop is None:
+        return index[1].start or 0
+    return None
+
+
+def _turned_pair(first: Any, second: Any) -> tuple[Node, Node, Node] | None:
+    """x, cosines and sines of what both elements of a pair become."""
+    if not (isinstance(first, Node) and function_name(first.target) in ("sub", "__sub__") and len(first.args) == 2 and not first.kwargs):
+        return None
+    terms = [term.args for term in first.args if calls(term, torch.mul)] + _two_terms(second) if calls(second, torch.add, torch.addcmul) else []
+    if len(terms) != 4:
+        return None
+    taken = [_taken(*term) for term in terms]
+    if None in taken:
+        return None
+    (a, cosines, zero), (b, sines, one), *others = taken  # type: ignore[misc]
+    wanted = {(a, sines, zero), (b, cosines, one)}
+    return (a, cosines, sines) if a is b and (zero, one) == (0, 1) and set(others) == wanted else None
+
+
+def _taken(*factors: Any) -> tuple[Node, Node, int] | None:
+    """The pairs of which one of a product's two factors is an element, the other, and which element."""
+    for given, factor in (factors, factors[::-1]):
+        given = _uncast(given)
+        if calls(given, element) and function_name(given.args[0].target) == "unbind" and (*given.args[0].args[1:], *given.args[0].kwargs.values()) == (-1,):
+            pairs: Any = given.args[0].args[0]
+            if calls(pairs, torch.reshape) and value(pairs).dim() == 5 and shape(pairs)[-1] == 2:
+                return _heads_of(pairs), factor, given.args[1]
+        if isinstance(given, Node) and given.target == "__getitem__" and (first := _offset(given.args[1])) is not None:
+            return given.args[0], factor, first  # type: ignore[return-value]
+    return None
+
+
+def _heads_of(pairs: Node) -> Node:
+    """The heads that pairs are made of: by now they may be made of what the heads are made of."""
+    base: Any = pairs.args[0]
+    wanted = (*shape(pairs)[:-2], 2 * shape(pairs)[-2])
+    if shape(base) == wanted:
+        return base  # type: ignore[no-any-return]
+    heads = next((user for user in base.users if calls(user, torch.reshape) and shape(user) == wanted and user < pairs), None)
+    heads = heads or insert(pairs, torch.reshape, base, wanted)
+    pairs.args = (heads, pairs.args[1])
+    return heads
+
+
+def _only_pairs(x: Node) -> bool:
+    """Whether all that reads ``x`` takes elements of its pairs."""
+    users = [user for reader in x.users for user in (reader.users if calls(reader, cast_like) else [reader])]
+    return all(calls(user, torch.reshape) or user.target == "__getitem__" or function_name(user.target) == "empty_like" for user in users)
 
 
 def _heads(x: Any, factor: Any, inner: int, of_pairs: int = 0) -> int | None:
     """Which dimension of ``x`` has its heads: the one that ``factor``, with ``inner`` dimensions behind its pairs, is broadcast along; or, where it
     has a factor for each head, too, the inner one.
     """
-    if not (isinstance(x, Node) and isinstance(factor, Node)) or value(x).dim() != 4 or value(factor).dim() != 4 + inner:
+    if not (isinstance(x, Node) and isinstance(factor, Node)) or value(x).dim() != 4 or value(factor).dim() not in (3 + inner, 4 + inner):
         return None
-    _, first, second, size = shape(factor)[:4]
-    if size != shape(x)[-1] // (of_pairs or (2 if inner else 1)) or any(item != 2 for item in shape(factor)[4:]):
+    _, first, second, size = (1, *shape(factor))[-4 - inner :][:4]
+    if size != shape(x)[-1] // (of_pairs or (2 if inner else 1)) or any(item != 2 for item in shape(factor)[value(factor).dim() - inner :]):
         return None
     if (first, second) == (1, shape(x)[2]):
         return _HEADS_FIRST
@@ -206,12 +300,13 @@ def _turned_halves(node: Node) -> Node | None:
 
 def _half_of(node: Any) -> tuple[Node, int] | None:
     """Of which node another is a half, and which."""
+    x: Any
     if calls(node, element) and calls(node.args[0], torch.chunk) and node.args[0].args[1] == 2:
         x = node.args[0].args[0]
         return (x, node.args[1]) if node.args[0].args[2] % value(x).dim() == value(x).dim() - 1 else None
     if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
         return None
-    x: Any = node.args[0]
+    x = node.args[0]
     *before, last = node.args[1]
     middle = shape(x)[-1] // 2
     whole = before == [Ellipsis] or (len(before) == value(x).dim() - 1 and all(item == slice(None) for item in before))

@@ -70,6 +70,26 @@ def by_complex(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(pairs * factors).flatten(3).type_as(x)
 
 
+def _pair(x: torch.Tensor, matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cosines, sines = matrices[..., 0, 0], matrices[..., 1, 0]
+    return first * cosines - second * sines, first * sines + second * cosines
+
+
+def by_assignment(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As diffusers' Wan does."""
+    out = torch.empty_like(x)
+    out[..., 0::2], out[..., 1::2] = _pair(x, matrices)
+    return out.type_as(x)
+
+
+def by_stacked_pairs(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As ComfyUI's Mochi does."""
+    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+    cosines, sines = matrices[..., 0, 0], matrices[..., 1, 0]
+    return torch.stack([even * cosines - odd * sines, even * sines + odd * cosines], dim=-1).to(x.dtype).flatten(start_dim=-2)
+
+
 def by_operator_of_halves(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     return torch.ops.comfy_kitchen.apply_rope_split_half1(x, matrices)
 
@@ -106,6 +126,8 @@ ROPES: dict[str, Rope] = {
     "slices": by_slices,
     "complex": by_complex,
     "operator of halves": by_operator_of_halves,
+    "assignment": by_assignment,
+    "stacked pairs": by_stacked_pairs,
 }
 
 
@@ -254,6 +276,12 @@ def _thirds(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
     return x * cosines + torch.cat([-x[..., 3:], x[..., :3]], -1) * sines
 
 
+def _sum_of_both(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cosines, sines = m[..., 0, 0], m[..., 1, 0]
+    return torch.stack([first * cosines - second * sines, first * cosines + second * sines], dim=-1).flatten(3)
+
+
 def _kept(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
     """No element is negated."""
     cosines, sines = (m[..., j, 0].repeat_interleave(2, -1) for j in (0, 1))
@@ -266,7 +294,7 @@ def _same_column(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
     return (m[..., 0] * pairs[..., 0] + m[..., 1] * pairs[..., 0]).reshape(*x.shape)
 
 
-@pytest.mark.parametrize("rope", [_third, _thirds, _kept, _same_column])
+@pytest.mark.parametrize("rope", [_third, _thirds, _kept, _same_column, _sum_of_both])
 def test_what_only_looks_like_it_stays(rope: Rope) -> None:
     found, _, nodes = _fused(lambda net, q, m: rope(q, m), torch.randn(B, H, L, D), _matrices())
     assert found == 0 and not nodes
