@@ -127,6 +127,10 @@ class Bookkeeping:
             if other is not None and other is not target and other in self._nodes and self._storage(other) == self._storage(target):
                 yield other
 
+    def _is_foreign(self, tensor: torch.Tensor) -> bool:
+        """Whether a write to this tensor would be seen outside of the call."""
+        return self._storage(tensor) in self._foreign
+
     @staticmethod
     def _storage(tensor: torch.Tensor) -> int:
         with torch._C.DisableTorchFunction():

@@ -30,6 +30,7 @@ from .guards import Pausing, Unwatched
 from .in_place import InPlace
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
+from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import Value, leaves, mapped
@@ -47,12 +48,12 @@ def function_name(func: Any) -> str:
     return name
 
 
-class Recorder(TorchFunctionMode, InPlace):
+class Recorder(TorchFunctionMode, LiveRecording, InPlace):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         TorchFunctionMode.__init__(self)
-        InPlace.__init__(self, inputs, table)
+        LiveRecording.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
         self.passing = False
@@ -76,6 +77,18 @@ class Recorder(TorchFunctionMode, InPlace):
             self._paused -= 1
             if not self._paused:
                 self.watch.resume()
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Within :meth:`paused`, record again: live code calls the model back."""
+        paused, live = self._paused, self._in_live
+        self._paused = self._in_live = 0
+        self.watch.resume()
+        try:
+            yield
+        finally:
+            self._paused, self._in_live = paused, live
+            self.watch.pause()
 
     def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
@@ -111,8 +124,8 @@ class Recorder(TorchFunctionMode, InPlace):
 
     @property
     def in_leaf(self) -> bool:
-        """Whether a layer is running as it is, so that nobody needs to know how it comes to its weights."""
-        return self._leaf is not None
+        """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
+        return self._leaf is not None or self._in_live > 0
 
     def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a layer as it is: one node, whose results are what it returns."""
@@ -165,12 +178,12 @@ class Recorder(TorchFunctionMode, InPlace):
     @property
     def weights(self) -> list[WeightRef]:
         """The weights that the graph computes with. Others were asked for their shape, or whether they are there."""
-        return [ref for ref, node in self._weights.items() if node.users]
+        return list(self.all_weights())
 
     @property
     def quantised_to(self) -> set[torch.dtype]:
         """The dtypes of 8 bits among the parts that the graph computes with."""
-        return {node.meta["val"].dtype for ref, node in self._weights.items() if ref.part is not None and node.users and node.meta["val"].itemsize == 1}
+        return {node.meta["val"].dtype for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
 
     def reads(self, tensor: torch.Tensor) -> bool:
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
@@ -178,7 +191,7 @@ class Recorder(TorchFunctionMode, InPlace):
         if node is not None:
             return node.op == "placeholder" and bool(node.users)
         ref = self._table.find(tensor)
-        return ref is not None and ref in self._weights and bool(self._weights[ref].users)
+        return ref is not None and ref in self.all_weights()
 
     def finish(self, result: list[torch.Tensor], found: Found) -> torch.fx.Graph | None:
         """Close the graph with ``result`` as its outputs; None where the recording failed.
@@ -194,6 +207,7 @@ class Recorder(TorchFunctionMode, InPlace):
                 self._refuse_unwritten()
                 self._unchanged.check()
                 self._name_externals(found)
+                self._finish_live(lambda: (self._refuse_unwritten(), self._name_externals(found)))
             except CaptureError as error:
                 self.failure = str(error)
         return None if self.failure else self.graph

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -19,6 +17,8 @@ from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .leaf import run_as_they_are
+from .live import LiveCall
+from .random_state import RandomState
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
 
@@ -60,6 +60,7 @@ class Trace:
         seconds: what recording took, with the call.
         computed_in: the dtypes that autocast was to compute in, and those of quantised weights.
         kept: what holds the tensors that the graph reads where they were found, beside arguments and the module.
+        live: its calls of code that runs live, in order; with their callbacks' graphs.
     """
 
     graph: torch.fx.Graph
@@ -67,6 +68,7 @@ class Trace:
     seconds: float
     computed_in: frozenset[torch.dtype] = frozenset()
     kept: tuple[torch.nn.Module, ...] = ()
+    live: tuple[LiveCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,22 +112,6 @@ def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
     return OutputSpec(tree, tuple(kept), len(tensors)), tensors
 
 
-def _random_state(device: torch.device) -> list[torch.Tensor]:
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return states
-
-
-def _foreign_random_state() -> list[Any]:
-    """Python's and NumPy's, as far as they are the whole process's."""
-    states: list[Any] = [random.getstate()]
-    if "numpy" in sys.modules:
-        name, keys, *rest = sys.modules["numpy"].random.get_state()
-        states.append((name, keys.tolist(), *rest))
-    return states
-
-
 def record(
     call: Callable[[], Any],
     inputs: list[torch.Tensor],
@@ -155,9 +141,10 @@ def record(
     """
     start = time.perf_counter()
     settings = torch_state()
-    state, foreign_state = _random_state(device), _foreign_random_state()
+    random = RandomState(device)
     table = WeightTable(root)
     recorder = Recorder(inputs, table)
+    recorder.random = random
     whole = run_as_they_are(table.closed(closed), recorder.run_leaf)
     with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, _watching(reads, recorder), recorder:
         try:
@@ -167,9 +154,9 @@ def record(
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
     reads.finish()
-    if any(not torch.equal(a, b) for a, b in zip(state, _random_state(device), strict=True)):
+    if random.moved():
         return result, Untraceable("it draws random numbers"), Guard(reads)
-    if _foreign_random_state() != foreign_state:  # by this call, or meanwhile by another thread: then not the next time
+    if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
     if setting := changed_setting(torch_state(), settings):
         return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
@@ -202,7 +189,7 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
         return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
     outputs = replace(spec, effects=effects)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
-    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders)), guard
+    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 
 from .errors import CaptureError
 from .guards import Guard, ReadSet, has_read, known_codes
+from .live import Surroundings
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
@@ -22,11 +23,13 @@ class Recorded:
         forward: the function that is called.
         call: calls it.
         arguments: the signature that its arguments have now; None where they are copies that nobody sees again.
+        around: what it brings along for code that runs live.
     """
 
     forward: Callable[..., Any]
     call: Callable[[], Any]
     arguments: Callable[[], Signature] | None = None
+    around: Surroundings | None = None
 
 
 class Tracer:
@@ -75,6 +78,10 @@ class Tracer:
             reads.finish()
             error.guard = Guard(reads)
             raise
+        if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
+            recorded.around.mentioned |= mentioned
+            reason = f"the model may read {', '.join(sorted(map(repr, mentioned)))} from its options"
+            return result, Untraceable(reason, passing=True), guard
         read = [found for found in signature.objects if has_read(reads, found.value, found.name)]
         self._read.update(found.slot for found in read)
         if read:  # what it is may change from call to call, whether the call was recorded or not
