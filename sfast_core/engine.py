@@ -219,6 +219,10 @@ class Engine:
             log.debug("while replaying %s ahead", self.report.name, exc_info=True)
             return None
 
+    def mentions(self, name: str) -> bool:
+        """Whether the code that ran in a recorded call mentions this name, and so may look for an option of that name."""
+        return name in self._tracer.words
+
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
         self.reporter.ran_eager(reason)

@@ -44,6 +44,7 @@ class Tracer:
         self._codes = known_codes()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
+        self.words: set[str] = set()  # in the code that ran in recorded calls
         self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read
 
     def why_not(self, signature: Signature) -> str | None:
@@ -78,6 +79,7 @@ class Tracer:
             reads.finish()
             error.guard = Guard(reads)
             raise
+        self.words |= reads.words
         if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
             recorded.around.mentioned |= mentioned
             reason = f"the model may read {', '.join(sorted(map(repr, mentioned)))} from its options"

@@ -10,18 +10,20 @@ import torch
 from ..errors import CaptureError
 from .surroundings import Attribute, Path, Surroundings
 
-_SPECIAL = "bool int float index len iter next getitem setitem contains add radd sub rsub mul rmul truediv rtruediv neg lt le gt ge".split()
+_SPECIAL = "call bool int float index len iter next getitem setitem contains add radd sub rsub mul rmul truediv rtruediv neg lt le gt ge".split()
 
 
 class Unread:
     """In the place of an option that the forward isn't to look at: it may be handed on, and live code gets the option itself."""
 
-    __slots__ = ("path",)
+    __slots__ = ("around", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, around: Surroundings) -> None:
         self.path = path
+        self.around = around
 
-    def _refuse(self, *_: Any) -> Any:
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        self.around.mentioned.add(str(self.path[0]))
         raise CaptureError(f"the model reads {self.path[-1]!r} from its options, which is another at every step")
 
     def __getattr__(self, name: str) -> Any:
@@ -117,12 +119,12 @@ class Traced:
             made = [self.table(item, (*path, index)) for index, item in enumerate(value)]
             made = made if isinstance(value, list) else tuple(made)
         else:
-            made = Foreign(path, value, self.around) if callable(value) else Unread(path)
+            made = Foreign(path, value, self.around) if callable(value) else Unread(path, self.around)
         return self._keep(made, path)
 
     def unread(self, path: Path) -> Any:
         """A mark in the place of what is there."""
-        return self._keep(Unread(path), path)
+        return self._keep(Unread(path, self.around), path)
 
     def handed(self, value: Any, path: Path) -> Any:
         """``value``, which stands for what is there itself."""

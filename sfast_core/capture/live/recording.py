@@ -70,12 +70,12 @@ class LiveRecording(Bookkeeping):
 
     def _live_call(self, where: Where, around: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self.paused():
-            building = _Building(self, around)
+            building = _Building(self, where.name, around)
             try:
                 template = building.of((args, kwargs))
             except CaptureError as error:
-                self.refuse(f"{where.name} is handed {error}")
-                building = _Building(self, around, real=True)
+                self.refuse(str(error))
+                building = _Building(self, where.name, around, real=True)
                 template = building.of((args, kwargs))
             handed = building.tensors if building.real else copies(building.forms, building.tensors)
             if self.random is not None and self.random.moved():
@@ -193,8 +193,8 @@ class LiveRecording(Bookkeeping):
         for place, tensor in enumerate(returned):
             result = call_function(self.graph, element, (node, place))
             self._bind_form(tensor, result, out_forms[place])
-            for index, own in enumerate(building.tensors):
-                if own.dtype == tensor.dtype and index < len(handed):
+            for own in building.tensors:
+                if (own.dtype, own.shape) == (tensor.dtype, tensor.shape):
                     self._join(tensor, own)
         for place, index in enumerate(written, len(returned)):
             own = building.tensors[index]
@@ -318,11 +318,13 @@ class _Building:
 
     Args:
         recorder: at work.
+        name: of the live code.
         around: the recorded call's own things.
         real: nothing is recorded any more: tensors are handed on as they are.
     """
 
-    def __init__(self, recorder: LiveRecording, around: Surroundings, real: bool = False) -> None:
+    def __init__(self, recorder: LiveRecording, name: str, around: Surroundings, real: bool = False) -> None:
+        self.name = name
         self.around = around
         self.real = real or recorder.failure is not None
         self.tensors: list[torch.Tensor] = []
@@ -338,9 +340,8 @@ class _Building:
         """The template of one value.
 
         Raises:
-            CaptureError: it can't be made again at another call. The message ends a sentence.
+            CaptureError: it can't be made again at another call.
         """
-        recorder = self._recorder
         if self.around.traced is not None and (path := self.around.traced.path(value)) is not None:
             return OptionAt(path)
         if isinstance(value, torch.Tensor):
@@ -367,7 +368,7 @@ class _Building:
             return CallbackAt(len(self.callbacks) - 1)
         if self.real:
             return Constant(value)
-        raise CaptureError(f"a {kind.__name__}, which can't be made again at another call")
+        raise CaptureError(f"{self.name} is handed a {kind.__name__}, which can't be made again at another call")
 
     def _module(self, module: torch.nn.Module) -> str | None:
         root = self.around.module
@@ -379,8 +380,8 @@ class _Building:
             recorder = self._recorder
             if not self.real:
                 if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-                    raise CaptureError(f"a {type(tensor).__name__} of layout {tensor.layout}")
-                node = recorder._node(tensor, "it")
+                    raise CaptureError(f"{self.name} is handed a {type(tensor).__name__} of layout {tensor.layout}")
+                node = recorder._node(tensor, self.name)
                 self.nodes.append(node)
                 same = (recorder._nodes.get(other) for other in recorder._live_aliases(tensor))
                 self.aliases.append([node, *(other for other in same if other is not None)])
@@ -497,7 +498,7 @@ class _Recorded:
 
     def _for_model(self, value: Any, key: Any) -> Any:
         if isinstance(value, dict):
-            for container, number, before in self._recorder._boxes.values():
+            for container, number, _ in self._recorder._boxes.values():
                 if self._around.boxes.get(number) is value and container.keys() == value.keys():
                     if all(self._same(value[name], item) for name, item in container.items()):
                         return container

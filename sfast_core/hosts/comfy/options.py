@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...capture import CaptureError, Surroundings, is_object, snapshot
-from ...capture.live import Traced, Unread, again, name_of, outline
+from ...capture.live import Traced, again, name_of, outline
 
 NAME = "transformer_options"
 #: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature, and a traced
@@ -109,15 +109,16 @@ def live_steering(
                 steers[key] = outline(value)
         elif key in _TRAVELLING:
             travelling[key] = _travelling(traced, key, value)
-        elif not isinstance(key, str) or not mentions(key):
-            travelling[key] = traced.unread((key,))
         elif callable(value) and not isinstance(value, type):
             travelling[key] = traced.table(value, (key,))
             tables[key] = again(value, (key,), around)
-            steers[key] = outline(value)
+            if mentions(str(key)):
+                steers[key] = outline(value)
+        elif not isinstance(key, str) or not mentions(key):
+            travelling[key] = traced.unread((key,))
         else:
             steers[key] = value
-    around.unread = frozenset(key for key in travelling if isinstance(key, str) and isinstance(travelling[key], Unread) and key not in _TRAVELLING)
+    around.unread = frozenset(key for key in travelling if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
     around.finish = lambda: original(*_with(args, kwargs, place, tables)[0], **_with(args, kwargs, place, tables)[1])
     return replace(_steering(args, kwargs, place, snapshot(steers), travelling), around=around)
 

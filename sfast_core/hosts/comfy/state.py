@@ -157,7 +157,7 @@ class HookedState:
         """Whether the model's code may look for an option of this name."""
         if self._words is None:
             self._words = words_of(model)
-        return name in self._words
+        return name in self._words or self.engine.mentions(name)
 
     # -- around calls without the node -----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+_DEEP = 3  #: files that take functions from files that take functions from a layer's
 _GIVEN = ("torch", "builtins", "einops", "numpy")
 
 
@@ -19,7 +20,7 @@ def words_of(model: torch.nn.Module) -> set[str]:
     known: set[str] = set()
     words: set[str] = set()
     new = {name for name in files if name.partition(".")[0] in packages}
-    for _ in range(2):
+    for _ in range(_DEEP):
         found: set[str] = set()
         for name in new - known:
             known.add(name)
