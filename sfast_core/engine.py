@@ -119,6 +119,7 @@ class Engine:
             around: what the call brings along for code that runs live.
         """
         arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
+        around = around or Surroundings(None, module)
         recorded = Recorded(original, lambda: original(*args, **kwargs), arguments, around)
         eager = eager or recorded.call
         if recording():  # inside another module's recorded call
@@ -172,7 +173,7 @@ class Engine:
                     except GradientsRecorded as error:
                         reason = str(error)
                     except Unfinished as error:
-                        reason, eager = self._unfinished(on, signature.key, variant, error), (around and around.finish) or eager
+                        reason, eager = self._unfinished(on, signature.key, variant, error), self._finishing(module, around, eager)
                     except WeightsChanged as error:
                         self.reporter.say(f"{error}: tracing again")
                         on.forget(signature.key, variant, str(error))
@@ -187,6 +188,15 @@ class Engine:
                 before.put_back(error)
                 raise
         return self.run_eager(reason, eager)
+
+    def _finishing(self, module: torch.nn.Module, around: Surroundings, eager: Callable[[], Any]) -> Callable[[], Any]:
+        """The original forward, in which live code that has run in this call already isn't run again."""
+
+        def finish() -> Any:
+            with self._tracer.live.again(module, around):
+                return (around.finish or eager)()
+
+        return finish
 
     def _unfinished(self, on: OnDevice, key: Hashable, variant: Variant, error: Unfinished) -> str:
         """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""
@@ -285,7 +295,7 @@ class Engine:
         signature: Signature,
         recorded: Recorded,
         eager: Callable[[], Any],
-        around: Surroundings | None = None,
+        around: Surroundings,
     ) -> Any:
         self.reporter.announce("tracing")
         variant = Variant(SignatureReport(str(signature)), signature.layout)
@@ -299,7 +309,7 @@ class Engine:
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
-            result = self.run_eager(failure, (around and around.finish) or eager)
+            result = self.run_eager(failure, self._finishing(module, around, eager))
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()
                 self._give_up(variant, failure)
@@ -307,7 +317,8 @@ class Engine:
             return result
         if isinstance(trace, Untraceable) and trace.passing:
             traced_now()
-            on.backoff.failed(signature.key, trace.reason)
+            if not trace.cut:
+                on.backoff.failed(signature.key, trace.reason)
             self.reporter.ran_eager(trace.reason)
             return result
         self.report.calls["traced"] += 1

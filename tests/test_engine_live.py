@@ -233,3 +233,81 @@ def test_the_report_names_it_and_its_share(host: Host) -> None:
     assert signature.segments == 2 and len(signature.live) == 2 and signature.live_s > 0
     text = host.engine.report.text()
     assert "2 segments, between them: " in text and "of the time" in text
+
+
+class Reading(torch.nn.Module):
+    """A layer that reads a value, so that no record can hold it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.mean().item() > 0 else x * 3
+
+
+class Drawing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+
+class Counting(torch.nn.Module):
+    """A layer with a state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.scale = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.scale(x) * self.count
+
+
+class Choosing(torch.nn.Module):
+    """Experts by index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        which = x.flatten(0, -2).sum(-1).abs().mul(10).long() % 3
+        rows, out = x.flatten(0, -2), torch.zeros_like(x).flatten(0, -2)
+        for index, expert in enumerate(self.experts):
+            chosen = (which == index).nonzero().flatten()
+            out[chosen] = expert(rows[chosen])
+        return out.view_as(x)
+
+
+class Around(torch.nn.Module):
+    """One of them between layers that can be recorded."""
+
+    def __init__(self, kind: type[torch.nn.Module]) -> None:
+        super().__init__()
+        self.first, self.middle = torch.nn.Linear(8, 8), torch.nn.Sequential(torch.nn.LayerNorm(8), kind(), kind())
+        self.last = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        return self.last(self.middle(torch.nn.functional.silu(self.first(x))))
+
+
+@pytest.mark.parametrize("kind", [Reading, Drawing, Counting, Choosing])
+def test_a_layer_that_no_record_can_hold_costs_itself_alone(host: Host, kind: type[torch.nn.Module]) -> None:
+    import copy
+
+    net = Around(kind)
+    mine, twin = Host(net), copy.deepcopy(net)
+    for _ in range(9):
+        x = torch.randn(2, 5, 8)
+        state = torch.get_rng_state()
+        result = mine(x)
+        torch.set_rng_state(state)
+        with torch.inference_mode():
+            torch.testing.assert_close(result, twin(x, {}), rtol=1e-4, atol=1e-5)
+    assert mine.calls.get("fused", 0) + mine.calls.get("replayed", 0) >= 3, mine.engine.report.text()
+    (signature,) = mine.engine.report.signatures
+    assert len(signature.live) == 2 and signature.segments == 2 and kind.__name__ in signature.live[0]
+
+
+def test_a_layer_with_hooks_runs_with_them(host: Host) -> None:
+    seen: list[torch.Tensor] = []
+    host.net.blocks[1].register_forward_hook(lambda module, args, result: (seen.append(result), result * 2)[1])
+    host.check(dict, 8)
+    assert host.calls[path(host)] >= 3 and len(seen) == 16, host.engine.report.text()

@@ -17,7 +17,8 @@ from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .leaf import run_as_they_are
-from .live import LiveCall
+from .live import LiveCall, Surroundings
+from .live.modules import LiveModules
 from .random_state import RandomState
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
@@ -79,12 +80,16 @@ class Untraceable:
         passing: another call of the same signature may leave one.
         changing: it changes what it reads.
         closed: it computed with tensors of these classes in a way that can't be recorded.
+        inside: the modules inside which that happened, the innermost first: one of them may run live.
+        cut: one of them will, so that the next call is to be recorded without delay.
     """
 
     reason: str
     passing: bool = False
     changing: bool = False
     closed: frozenset[type] = frozenset()
+    inside: tuple[torch.nn.Module, ...] = ()
+    cut: bool = False
 
 
 def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
@@ -120,6 +125,8 @@ def record(
     reads: ReadSet,
     leaf_scope: LeafScope | None = None,
     closed: Collection[type] = (),
+    live: LiveModules | None = None,
+    around: Surroundings | None = None,
 ) -> tuple[Any, Trace | Untraceable, Guard]:
     """Run ``call()`` once and record it.
 
@@ -131,6 +138,8 @@ def record(
         reads: collects what the call reads besides its arguments.
         leaf_scope: a host's context around the call, for leaves that resolve their weights in a way of their own.
         closed: classes of tensors that can't be recorded by their parts. Layers with such weights run as they are.
+        live: modules that run live.
+        around: what the call brings along for these.
 
     Returns:
         the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds.
@@ -145,7 +154,13 @@ def record(
     table = WeightTable(root)
     recorder = Recorder(inputs, table)
     recorder.random = random
-    whole = run_as_they_are(table.closed(closed), recorder.run_leaf)
+    cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
+
+    def run(module: torch.nn.Module, *call: Any) -> Any:
+        return recorder.call_live_module(cut[id(module)], around, *call) if id(module) in cut else recorder.run_leaf(module, *call)
+
+    apart = [module for module in root.modules() if id(module) in cut] if cut else []
+    whole = run_as_they_are([*apart, *table.closed(closed)], run)
     with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, _watching(reads, recorder), recorder:
         try:
             result = call()
@@ -154,8 +169,10 @@ def record(
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
     reads.finish()
+    for module in apart:
+        reads.forget_below(module)
     if random.moved():
-        return result, Untraceable("it draws random numbers"), Guard(reads)
+        return result, Untraceable("it draws random numbers", inside=tuple(recorder.at_work)), Guard(reads)
     if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
     if setting := changed_setting(torch_state(), settings):
@@ -177,19 +194,28 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
     try:
         effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:
-        return Untraceable(f"the call itself changes the module: {change}", changing=True), Guard(reads, without=change.places)
+        tables = {table for table, _ in change.places}
+        owners = tuple(module for module in root_modules(reads) if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters))))
+        return Untraceable(f"the call itself changes the module: {change}", changing=True, inside=owners), Guard(reads, without=change.places)
     externals = Externals(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(ref.table()), ref.name) for ref in recorder.weights if ref.owner() is not None}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
-        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed)), guard
+        inside = tuple(recorder.at_work)
+        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed), inside=inside), guard
     root = reads.root()
     if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
         return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
     outputs = replace(spec, effects=effects)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
+
+
+def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
+    """The modules below the one that is recorded."""
+    root = reads.root()
+    return [] if root is None else [module for module in root.modules() if module is not root]
 
 
 @contextmanager

@@ -207,6 +207,14 @@ class ReadSet(SeenValues):
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
 
+    def forget_below(self, module: torch.nn.Module) -> None:
+        """The call is over, and these modules ran live in it: what they have and change is theirs."""
+        for below in module.modules():
+            self.seen.pop(id(below), None)
+            for table in (below.__dict__, below._parameters, below._buffers):
+                for key in [key for key in self.places if key[0] == id(table)]:
+                    del self.places[key]
+
     def _read_anything(self, objects: list[Seen]) -> None:
         """By computed names attributes were read of values that aren't known: these may be any of those."""
         self._lenient = True

@@ -19,6 +19,7 @@ from ..nodes import call_function
 from ..random_state import RandomState
 from .call import Given, LiveCall, Recalled, Slot, Where
 from .form import Form, copies
+from .modules import InModule
 from .options import Foreign
 from .structure import Structure, is_constant, pattern_of, rebuilt
 from .surroundings import Path, Surroundings
@@ -68,7 +69,15 @@ class LiveRecording(Bookkeeping):
         """What a foreign function returns for these arguments, as the recorded forward gives them."""
         return self._live_call(InOptions(foreign.path, foreign.name), foreign.around, args, kwargs)
 
-    def _live_call(self, where: Where, around: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_live_module(
+        self, where: InModule, around: Surroundings, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What a module returns that runs live, and that ``call`` calls."""
+        return call(*args, **kwargs) if self._in_live else self._live_call(where, around, args, kwargs, call)
+
+    def _live_call(
+        self, where: Where, around: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any] | None = None
+    ) -> Any:
         with self.paused():
             building = _Building(self, where.name, around)
             try:
@@ -84,7 +93,7 @@ class LiveRecording(Bookkeeping):
             callbacks = [_Recorded(self, function, around) for function in building.callbacks]
             real_args, real_kwargs = template.fill(Filling(handed, around, callbacks))
             versions = [] if building.real else [tensor._version for tensor in handed]
-            function = where.find(around)
+            function = call or where.find(around)
             self._in_live += 1
             try:
                 result = function(*real_args, **real_kwargs)
