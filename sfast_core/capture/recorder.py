@@ -210,7 +210,7 @@ class Recorder(TorchFunctionMode, LiveRecording, InPlace):
                 self._refuse_unwritten()
                 self._unchanged.check()
                 self._name_externals(found)
-                self._finish_live(lambda: (self._refuse_unwritten(), self._name_externals(found)))
+                self._finish_live(found)
             except CaptureError as error:
                 self.failure = str(error)
         return None if self.failure else self.graph

@@ -101,25 +101,25 @@ class Tracer:
             trace = Untraceable(str(read[0]))
         elif isinstance(trace, Untraceable) and trace.changing:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
-            cut = signature.key in self._changing and self._cut(module, trace)
+            cut = signature.key in self._changing and self._cut(module, trace, guard)
             trace = replace(trace, passing=cut or signature.key not in self._changing, cut=cut)
             self._changing.add(signature.key)
         elif isinstance(trace, Untraceable) and trace.closed - self._closed:  # the next call runs the layers with such as they are
             self._closed |= trace.closed
             trace = replace(trace, passing=True)
-        elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace):
+        elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace, guard):
             trace = replace(trace, passing=True, cut=True)
-        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks")]):
+        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard)]):
             trace = Untraceable(f"{guard.hooked}: {'it runs' if len(hooked) == 1 else 'such modules run'} live from now on", passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable("the call changes its arguments")
         return result, trace, guard
 
 
-    def _cut(self, root: torch.nn.Module, trace: Untraceable) -> bool:
+    def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
         self._attempts += 1
-        return self._attempts <= _ATTEMPTS and self.live.add(root, trace.inside, trace.reason)
+        return self._attempts <= _ATTEMPTS and self.live.add(root, trace.inside, trace.reason, guard)
 
 
 def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:

@@ -130,7 +130,7 @@ class DeviceGraphs:
         run: Callable[[Tensors], Tensors],
         budget_bytes: int | None,
         owner: object = None,
-        instead_of: Captured | None = None,
+        instead_of: Kept | None = None,
     ) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 

@@ -123,12 +123,14 @@ def cut(graph: Graph, kept: Callable[[Node], int | None], bodies: Callable[[Live
             of[source].results.append((place[node], node.args[1]))  # type: ignore[arg-type]
             of[source].forms.append(_form(node))
         elif is_cut(node):
-            parts.append(_live(node, instruction, place, bodies))
-            of[node] = parts[-1]
+            of[node] = _live(node, instruction, place, bodies)
+            parts.append(of[node])
         else:
-            if not parts or not isinstance(parts[-1], Stretch):
+            if not parts or isinstance(parts[-1], Live):
                 parts.append(Stretch([]))
-            parts[-1].instructions.append(instruction)
+            stretch = parts[-1]
+            assert isinstance(stretch, Stretch)
+            stretch.instructions.append(instruction)
     by_place = {place[node]: node for node in graph.nodes}
     _connect(parts, {place[node] for node in placeholders}, outputs, {place[node]: [place[used] for used in node.all_input_nodes] for node in by_place.values()})
     indices = tuple((place[node], index) for node in placeholders if (index := kept(node)) is not None)

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from ..guards import Guard
 from ..leaf import run_as_they_are
 from .surroundings import Surroundings
 
+_FIRST_LOOK, _LAST_LOOK = 8, 1024  # calls
 _CALLING: tuple[CodeType, ...] = (torch.nn.Module._call_impl.__code__,)
 #: Names of functions that draw random numbers: which of them did is known when the call is over.
 DRAWING = frozenset(
@@ -65,6 +67,8 @@ class LiveModules:
 
     def __init__(self) -> None:
         self._cut: dict[str, str] = {}
+        self._guards: list[Guard] = []  # of the recordings that came to nothing: what steered them
+        self._left = self._every = _FIRST_LOOK
 
     def __bool__(self) -> bool:
         return bool(self._cut)
@@ -72,9 +76,33 @@ class LiveModules:
     def clear(self) -> None:
         """Record all of them again."""
         self._cut.clear()
+        self._guards.clear()
+        self._left = self._every = _FIRST_LOOK
 
-    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str) -> bool:
-        """Let the first of these that is below ``root`` run live; whether there was one that didn't already."""
+    def over(self, root: torch.nn.Module) -> str | None:
+        """What changed of that which made them run live, in words: then none does any more. None where nothing did.
+
+        Asked at each call, and looked at once in a while: 8 calls, and twice as many each time that something has changed.
+        """
+        if not self._cut or not self._guards:
+            return None
+        self._left -= 1
+        if self._left > 0:
+            return None
+        self._left = self._every
+        change = next((found for guard in self._guards if (found := guard.changed(root)) is not None), None)
+        if change is not None:
+            self._every = min(2 * self._every, _LAST_LOOK)
+            self._left = self._every
+            self._cut.clear()
+            self._guards.clear()
+        return change
+
+    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None) -> bool:
+        """Let the first of these that is below ``root`` run live; whether there was one that didn't already.
+
+        ``guard`` tells when the reason may be gone.
+        """
         paths = {id(module): path for path, module in root.named_modules() if path}
         cut = next((module for module in modules if id(module) in paths), None)
         if cut is None or self._inside(paths[id(cut)]):
@@ -83,6 +111,8 @@ class LiveModules:
         for path, module in root.named_modules():
             if path and (module is cut or (own and type(module) is type(cut))) and not self._inside(path):
                 self._cut[path] = reason
+        if guard is not None and guard.changed(root) is None:  # else it would always find something
+            self._guards.append(guard)
         return True
 
     def _inside(self, path: str) -> bool:

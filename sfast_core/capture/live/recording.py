@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...weights.part import is_plain
 from ..bookkeeping import Bookkeeping
 from ..errors import CaptureError
+from ..externals import Found
 from ..functional import element
 from ..nodes import call_function
 from ..random_state import RandomState
@@ -51,6 +52,7 @@ class LiveRecording(Bookkeeping):
     refuse: Callable[..., None]
     paused: Callable[[], Any]
     resumed: Callable[[], Any]
+    _refuse_unwritten: Callable[[], None]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -285,7 +287,7 @@ class LiveRecording(Bookkeeping):
             setattr(self, name, value)
         return inner, self._callback.pop()
 
-    def _finish_live(self, finish: Callable[[], None]) -> None:
+    def _finish_live(self, found: Found) -> None:
         """The call is over: close the graphs of callbacks, and see what the model uses after it was handed out.
 
         Raises:
@@ -296,7 +298,8 @@ class LiveRecording(Bookkeeping):
             for name, value in frame.items():
                 setattr(self, name, value)
             try:
-                finish()
+                self._refuse_unwritten()
+                self._name_externals(found)
                 recalled.graph = self.graph
             finally:
                 for name, value in self._outer.pop().items():
@@ -506,10 +509,11 @@ class _Recorded:
         )  # fmt: skip
 
     def _for_model(self, value: Any, key: Any) -> Any:
-        if isinstance(value, dict):
+        if type(value) is dict:
             for container, number, _ in self._recorder._boxes.values():
-                if self._around.boxes.get(number) is value and container.keys() == value.keys():
-                    if all(self._same(value[name], item) for name, item in container.items()):
+                box = self._around.boxes.get(number)
+                if box is not None and box is value and container.keys() == box.keys():
+                    if all(self._same(box[name], item) for name, item in container.items()):
                         return container
         return self._recorder._stand_in(value, self._around, key)
 

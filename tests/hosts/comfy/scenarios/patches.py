@@ -7,7 +7,7 @@ from typing import Any
 
 import comfy.patcher_extension
 import torch
-from driver import assert_close, assert_differs, assert_eager, assert_fused, calls, fast_compile, load, node, report_of, sample
+from driver import assert_close, assert_differs, assert_eager, assert_fused, calls, fast_compile, load, node, sample
 
 WRAPPERS = comfy.patcher_extension.WrappersMP
 
