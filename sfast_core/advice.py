@@ -35,7 +35,6 @@ ADVICE = (
     Advice("can't be made again at another call", "Another node's code inside the model is handed something that can't be handed on.", _REPORT),
     Advice("live from now on", "A part of the model can't be recorded; it runs as it is, and everything around it is fused.", "nothing: it is traced again"),
     Advice("from its options", "The model looks for an option that another node has put there.", "nothing: it is traced again"),
-    Advice("injects code into it", "Another node injects modules, as AnimateDiff does.", _TAKE_IT_OUT),
     Advice("another node replaces", "Another node replaces methods or parts of the model.", _TAKE_IT_OUT),
     Advice("another node wraps its forward", "Another node's code would run inside the trace.", _TAKE_IT_OUT),
     Advice("torch.compile is applied to it too", "Both accelerate the same model.", "use one of the two"),

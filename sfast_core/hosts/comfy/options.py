@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,14 +31,14 @@ class Steering:
         args: the positional arguments, in containers of their own (some forwards pop ``control`` empty).
         kwargs: the keyword arguments, likewise.
         place: the position or the name of the transformer options; None where the call has none.
-        travelling: the options that were left out.
+        travelling: makes the options that were left out, as a recorded forward gets them.
         around: the call's own things, for functions that run live in it.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     place: int | str | None
-    travelling: dict[str, Any]
+    travelling: Callable[[], dict[str, Any]]
     around: Surroundings | None = None
 
     def completed(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,9 +46,9 @@ class Steering:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if isinstance(self.place, int):
-                args = (*args[: self.place], {**args[self.place], **self.travelling}, *args[self.place + 1 :])
+                args = (*args[: self.place], {**args[self.place], **self.travelling()}, *args[self.place + 1 :])
             elif self.place is not None:
-                kwargs = {**kwargs, self.place: {**kwargs[self.place], **self.travelling}}
+                kwargs = {**kwargs, self.place: {**kwargs[self.place], **self.travelling()}}
             return original(*args, **kwargs)
 
         return forward
@@ -67,12 +67,15 @@ def steering(args: tuple[Any, ...], kwargs: Mapping[str, Any], other: str = "ano
     """
     place = options_place(args, kwargs)
     if place is None:
-        return Steering(snapshot(args), snapshot(dict(kwargs)), None, {})
+        return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
     options = args[place] if isinstance(place, int) else kwargs[place]
     _refuse_functions(options, other)
     traced = Traced(Surroundings(options))
     steers = snapshot({key: value for key, value in options.items() if key not in _TRAVELLING})
-    travelling = {key: _travelling(traced, key, value) for key, value in options.items() if key in _TRAVELLING}
+
+    def travelling() -> dict[str, Any]:
+        return {key: _travelling(traced, key, value) for key, value in options.items() if key in _TRAVELLING}
+
     return _steering(args, kwargs, place, steers, travelling)
 
 
@@ -94,33 +97,38 @@ def live_steering(
     """
     place = options_place(args, kwargs)
     if place is None:
-        return Steering(snapshot(args), snapshot(dict(kwargs)), None, {})
+        return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, module)
-    traced = Traced(around)
     steers: dict[str, Any] = {}
-    travelling: dict[str, Any] = {}
-    tables: dict[str, Any] = {}
+    tables: list[str] = []  # options with functions of others in them
     for key, value in options.items():
-        if key in _TABLES:
-            travelling[key] = traced.table(value, (key,))
-            tables[key] = again(value, (key,), around)
-            if value:
-                steers[key] = outline(value)
-        elif key in _TRAVELLING:
-            travelling[key] = _travelling(traced, key, value)
-        elif callable(value) and not isinstance(value, type):
-            travelling[key] = traced.table(value, (key,))
-            tables[key] = again(value, (key,), around)
-            if mentions(str(key)):
-                steers[key] = outline(value)
-        elif not isinstance(key, str) or not mentions(key):
-            travelling[key] = traced.unread((key,))
-        else:
+        if key in _TABLES or (callable(value) and not isinstance(value, type) and key not in _TRAVELLING):
+            tables.append(key)
+            if value and (key in _TABLES or mentions(str(key))):
+                steers[key] = repr(outline(value))
+        elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
             steers[key] = value
-    around.unread = frozenset(key for key in travelling if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
-    around.finish = lambda: original(*_with(args, kwargs, place, tables)[0], **_with(args, kwargs, place, tables)[1])
-    return replace(_steering(args, kwargs, place, snapshot(steers), travelling), around=around)
+    around.unread = frozenset(key for key in options if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
+
+    def travelling() -> dict[str, Any]:
+        traced = Traced(around)
+        made = {}
+        for key, value in options.items():
+            if key in tables:
+                made[key] = traced.table(value, (key,))
+            elif key in _TRAVELLING:
+                made[key] = _travelling(traced, key, value)
+            elif key not in steers:
+                made[key] = traced.unread((key,))
+        return made
+
+    def finish() -> Any:
+        given, named = _with(args, kwargs, place, {key: again(options[key], (key,), around) for key in tables})
+        return original(*given, **named)
+
+    around.finish = finish
+    return _steering(args, kwargs, place, snapshot(steers), travelling, around)
 
 
 def _with(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, tables: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -130,11 +138,18 @@ def _with(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, ta
     return args, {**kwargs, place: {**kwargs[place], **tables}}
 
 
-def _steering(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, steers: dict[str, Any], travelling: dict[str, Any]) -> Steering:
+def _steering(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: int | str,
+    steers: dict[str, Any],
+    travelling: Callable[[], dict[str, Any]],
+    around: Surroundings | None = None,
+) -> Steering:
     if isinstance(place, int):
         args = (*args[:place], steers, *args[place + 1 :])
-        return Steering(snapshot(args), snapshot(dict(kwargs)), place, travelling)
-    return Steering(snapshot(args), snapshot({**kwargs, place: steers}), place, travelling)
+        return Steering(snapshot(args), snapshot(dict(kwargs)), place, travelling, around)
+    return Steering(snapshot(args), snapshot({**kwargs, place: steers}), place, travelling, around)
 
 
 def _travelling(traced: Traced, key: str, value: Any) -> Any:

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
-_DEEP = 3  #: files that take functions from files that take functions from a layer's
 _GIVEN = ("torch", "builtins", "einops", "numpy")
 
 
 def words_of(model: torch.nn.Module) -> set[str]:
-    """The strings in the code of the files that the model's layers are written in, and of those that these take functions from."""
-    files = {type(module).__module__ for module in model.modules()}
-    packages = {name.partition(".")[0] for name in files if name.partition(".")[0] not in _GIVEN}
-    known: set[str] = set()
+    """The strings in the code of the files that the model's layers are written in.
+
+    A first guess: what the code that runs mentions besides is found when a call is recorded.
+    """
     words: set[str] = set()
-    new = {name for name in files if name.partition(".")[0] in packages}
-    for _ in range(_DEEP):
-        found: set[str] = set()
-        for name in new - known:
-            known.add(name)
-            file = sys.modules.get(name)
-            if file is not None:
-                for value in list(vars(file).values()):
-                    found.add(value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", "")))
-                    words.update(_strings(value, name))
-        new = {name for name in found if name.partition(".")[0] in packages}
+    for name in {type(module).__module__ for module in model.modules()}:
+        file = sys.modules.get(name)
+        if file is not None and name.partition(".")[0] not in _GIVEN:
+            for value in list(vars(file).values()):
+                words.update(_strings(value, name))
     return words
 
 

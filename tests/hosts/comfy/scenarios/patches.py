@@ -285,7 +285,7 @@ def scenario_a_replaced_method() -> None:
         model.add_object_patch("diffusion_model.out.forward", lambda x: type(inner).forward(inner, x) * 1.1)
         return model
 
-    _patched_alike(patch, "diffusion_model.")
+    _patched_alike(patch, "", fused=True, steps=3)
 
 
 def scenario_a_method_replaced_for_one_call() -> None:

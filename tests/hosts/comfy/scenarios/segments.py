@@ -129,7 +129,7 @@ def scenario_an_override_of_attention() -> None:
         model.model_options["transformer_options"]["optimized_attention_override"] = Override()
 
     _alike(_patched(change))
-    _alike(_patched(change), "flux")
+    _alike(_patched(change), "sd3")
 
 
 def scenario_free_u() -> None:
@@ -165,7 +165,7 @@ def scenario_skip_layer_guidance() -> None:
 
 
 def scenario_skip_layer_guidance_of_transformers() -> None:
-    _alike(lambda model: node("nodes_slg", "SkipLayerGuidanceDiT")(model, 3.0, 0.0, 1.0, "0", "0", 0.0), "flux", acts=False)
+    _alike(lambda model: node("nodes_slg", "SkipLayerGuidanceDiT")(model, 3.0, 0.0, 1.0, "0", "", 0.0), "sd3")
 
 
 def scenario_blocks_of_a_transformer_called_by_a_node() -> None:
@@ -182,17 +182,17 @@ def scenario_blocks_of_a_transformer_called_by_a_node() -> None:
             return {**out, "img": out["img"] * (1 + 0.01 * (step % 5))}
 
         model.set_model_patch_replace(around, "dit", "double_block", 0)
-        model.set_model_patch_replace(around, "dit", "single_block", 0)
 
-    _alike(_patched(change), "flux")
+    _alike(_patched(change), "sd3")
 
 
 def scenario_patches_in_a_block_that_a_node_calls() -> None:
     def change(model: Any) -> None:
         model.set_model_patch_replace(lambda args, extra: extra["original_block"](args), "dit", "double_block", 0)
+        model.set_model_patch_replace(lambda args, extra: args, "dit", "single_block", 0)
         model.model_options["transformer_options"]["optimized_attention_override"] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * 0.9
 
-    _alike(_patched(change), "flux")
+    _alike(_patched(change), "flux", steps=2)
 
 
 def scenario_what_the_model_never_looks_up() -> None:
@@ -217,3 +217,43 @@ def scenario_what_the_model_never_looks_up() -> None:
     assert_close(sample(change(fast_compile.apply(model)), steps=6), expected)
     found = calls(model)
     assert found["traced"] == 1 and not found["eager"], found
+
+
+def scenario_an_injection_that_keeps_a_state() -> None:
+    """As AnimateDiff injects modules: a layer with a state of its own runs live, what is around it is fused."""
+    from comfy.patcher_extension import PatcherInjection
+
+    model, twin = _models("sd15")
+
+    def patch(model: Any) -> Any:
+        model = model.clone()
+
+        def inject(patcher: Any) -> None:
+            layer = patcher.model.diffusion_model.middle_block[1].proj_out
+            own, count = layer.forward, itertools.count(1)
+
+            def forward(x: torch.Tensor) -> torch.Tensor:
+                layer.step = next(count)
+                return own(x) * (1 + 0.01 * layer.step)
+
+            layer.forward = forward
+
+        def eject(patcher: Any) -> None:
+            layer = patcher.model.diffusion_model.middle_block[1].proj_out
+            layer.__dict__.pop("forward", None)
+            layer.__dict__.pop("step", None)
+
+        model.set_injections("theirs", [PatcherInjection(inject=inject, eject=eject)])
+        return model
+
+    fast = fast_compile.apply(model)
+    plain = sample(twin, steps=8)
+    sample(fast, steps=2)
+    for _ in range(2):
+        expected = sample(patch(twin), steps=8)
+        assert_differs(expected, plain)
+        before = calls(model)
+        assert_close(sample(patch(fast), steps=8), expected)
+        since = calls(model) - before
+        assert since["fused"] >= 3, dict(since)
+        assert_close(sample(fast, steps=8), plain)
