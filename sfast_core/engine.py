@@ -149,6 +149,8 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
+                        if left.tally.useless and self._tracer.cut_changing(module, change):
+                            on.thrashing.clear()
                 if variant is None:
                     waiting = on.waiting(signature)
                     if waiting is None:

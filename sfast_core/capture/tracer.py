@@ -116,6 +116,16 @@ class Tracer:
         return result, trace, guard
 
 
+    def cut_changing(self, root: torch.nn.Module, change: str) -> bool:
+        """Let the module below ``root`` run live of which something is another at each call; whether there is one that didn't already.
+
+        ``change``: in words, as a guard says it, which begins with where that is.
+        """
+        modules = dict(root.named_modules())
+        parts = change.split(" ", 1)[0].split(".")
+        inside = (modules.get(".".join(parts[:length])) for length in range(len(parts) - 1, 0, -1))
+        return self.live.add(root, [module for module in inside if module is not None], change, None)
+
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
         self._attempts += 1

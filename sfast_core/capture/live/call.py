@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -104,6 +105,9 @@ class LiveCall:
     handed: list[torch.Tensor | None] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.bytes = sum(math.prod(form.shape) * form.dtype.itemsize for form in self.out_forms)
+
     @property
     def __name__(self) -> str:
         return "live_call"
@@ -138,13 +142,13 @@ class LiveCall:
         Raises:
             AnotherStructure: it returns something built otherwise, writes elsewhere, or calls back otherwise.
         """
-        handed = self._handed(given, around)
-        called = [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))]
+        handed = self._handed(given, around) if self.inputs else copies(self.forms, given)
+        called = [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
         args, kwargs = self.arguments.fill(Filling(handed, around, called))
         versions = [copy._version for copy in handed]
         result = around.run(self.where.find(around), args, kwargs)
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
-        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed])
+        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes)
         count = len(self.out_forms) - len(self.written)
         found: list[Any] = [None] * count
         if not match(self.pattern, result, self.used, found):

@@ -23,7 +23,7 @@ from .form import Form, copies
 from .modules import InModule
 from .options import Foreign
 from .structure import Structure, is_constant, pattern_of, rebuilt
-from .surroundings import Path, Surroundings
+from .surroundings import Path, Surroundings, tensors_in
 from .template import CallbackAt, Constant, DictBox, Filling, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
 
 _FRAME = ("graph", "_nodes", "_stale", "_aliases", "_weights", "_externals", "_last_placeholder")
@@ -104,7 +104,7 @@ class LiveRecording(Bookkeeping):
                 if self.random is not None:
                     self.random.renew()
             changed = [] if building.real else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
-            around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed])
+            around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], sum(tensor.nbytes for tensor in tensors_in(result)))
             if building.real:
                 return self._as_model_s(result, around)
             written = [index for index, _ in changed]
@@ -423,7 +423,7 @@ class _Building:
         ]
         removed = tuple(key for key in before or () if key not in value)
         self._recorder._boxes[id(value)] = value, number, dict(value)
-        return DictBox(number, tuple(items), removed)
+        return DictBox(number, items, removed)
 
 
 class _Recorded:

@@ -136,7 +136,7 @@ class Surroundings:
         finally:
             self.seconds += time.perf_counter() - start
 
-    def note_ran(self, where: Hashable, args: Any, result: Any, changed: list[torch.Tensor]) -> None:
+    def note_ran(self, where: Hashable, args: Any, result: Any, changed: list[torch.Tensor], size: int) -> None:
         """A live call is over.
 
         Args:
@@ -144,10 +144,11 @@ class Surroundings:
             args: its arguments.
             result: what it returned.
             changed: the tensors among its arguments that it wrote to.
+            size: the bytes of what it returned.
         """
         if self.ran is None:
             return
-        self._kept += sum(tensor.nbytes for tensor in (*tensors_in(result), *changed))
+        self._kept += size + sum(tensor.nbytes for tensor in changed)
         if self._kept > _KEPT:
             self.ran = None
             return

@@ -110,21 +110,31 @@ class ListBox(Template):
         return box
 
 
-@dataclass(frozen=True)
 class DictBox(Template):
     """Likewise a dict: what the model has set since it was handed over last, and what it has taken out.
 
     What live code puts there stays, for the next one to find.
     """
 
-    number: int
-    items: tuple[tuple[Any, Template], ...]
-    removed: tuple[Any, ...] = ()
+    def __init__(self, number: int, items: Sequence[tuple[Any, Template]], removed: tuple[Any, ...] = ()) -> None:
+        self.number = number
+        self.removed = removed
+        self._order = dict.fromkeys(key for key, _ in items)
+        self._constant = {key: item.value for key, item in items if isinstance(item, Constant)}
+        self._options = [(key, item.path) for key, item in items if isinstance(item, OptionAt)]
+        self._others = [(key, item) for key, item in items if not isinstance(item, (Constant, OptionAt))]
 
     def fill(self, by: Filling) -> Any:
-        box = by.around.boxes.setdefault(self.number, {})
+        boxes = by.around.boxes
+        box = boxes.get(self.number)
+        if box is None:
+            box = boxes[self.number] = dict(self._order)
         for key in self.removed:
             box.pop(key, None)
-        for key, item in self.items:
+        box.update(self._constant)
+        at = by.around.at
+        for key, path in self._options:
+            box[key] = at(path)
+        for key, item in self._others:
             box[key] = item.fill(by)
         return box
