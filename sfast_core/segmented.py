@@ -15,6 +15,7 @@ from .graphed import GraphedProgram, kind_of_weight
 from .proof import distance_to_eager
 from .runtime.captured_segments import CapturedSegments, Evicted
 from .runtime.segments import Body, Live, interpret, run_live
+from .weights import WeightsChanged, WeightsElsewhere
 
 
 class Unfinished(Exception):
@@ -75,6 +76,7 @@ class SegmentedProgram(GraphedProgram):
         if torch.is_grad_enabled() and self._require_grad():
             raise GradientsRecorded
         around = around or Surroundings()
+        around.settle = lambda: self._store.lay_again(self._device)
         self._report.calls += 1
         capture = False
         ahead = replayed is not None and self._bound is not None and self._bound.current()
@@ -88,7 +90,7 @@ class SegmentedProgram(GraphedProgram):
         except AnotherStructure as error:
             raise Unfinished(f"{error}: finished by the original forward", another=True) from None
         except Exception as error:
-            ours = error is not around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
+            ours = error is not around.raised and not isinstance(error, (Evicted, WeightsChanged, WeightsElsewhere, torch.cuda.OutOfMemoryError))
             raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error
         finally:
             self._report.live_s += around.seconds

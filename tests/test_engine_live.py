@@ -311,3 +311,31 @@ def test_a_layer_with_hooks_runs_with_them(host: Host) -> None:
     host.net.blocks[1].register_forward_hook(lambda module, args, result: (seen.append(result), result * 2)[1])
     host.check(dict, 8)
     assert host.calls[path(host)] >= 3 and len(seen) == 16, host.engine.report.text()
+
+
+class Convolving(torch.nn.Module):
+    """Convolutions, whose weights lie otherwise while a program runs, on both sides of what runs live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        x = self.first(x)
+        for function in options.get("between", []):
+            x = function(x)
+        return self.last(x)
+
+
+def test_live_code_may_run_the_module_as_it_was(host: Host) -> None:
+    """Its weights lie plain then: behind it they lie again as the program reads them."""
+    mine = Host(Convolving())
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with mine.engine._store.plain():
+            return x + mine.eager(x[:, :3], between=[]).mean()
+
+    for _ in range(5):
+        x = torch.randn(1, 3, 8, 8)
+        torch.testing.assert_close(mine(x, between=[function]), mine.eager(x, between=[function]), rtol=1e-4, atol=1e-5)
+    assert not mine.calls.get("eager")

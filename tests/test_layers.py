@@ -82,7 +82,7 @@ ALLOWED: dict[str, set[str]] = {
     "proof": {"capture"},
     "reporter": {"advice", "report"},
     "graphed": {"capture", "config", "proof", "report", "reporter", "runtime", "weights"},
-    "segmented": {"capture", "config", "graphed", "proof", "runtime"},
+    "segmented": {"capture", "config", "graphed", "proof", "runtime", "weights"},
     "variants": {"capture", "graphed", "report", "runtime"},
     "on_device": {"capture", "report", "runtime", "variants"},
     "engine": {"capture", "config", "forks", "graphed", "lowering", "on_device", "report", "reporter", "runtime", "segmented", "variants", "weights"},

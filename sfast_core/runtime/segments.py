@@ -228,4 +228,6 @@ def results_of(part: Live, values: list[Any], bodies: Callable[[int, int], Calla
         copy = list(values)
         run_all([part.instruction._replace(last_used=())], copy)
         returned = copy[part.instruction.result]
+    if around.settle is not None:
+        around.settle()
     return [returned if index is None else returned[index] for _, index in part.results]

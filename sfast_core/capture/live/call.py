@@ -192,6 +192,8 @@ class _Callback:
             raise AnotherStructure(f"{self._call.where.name} calls the model back otherwise")
         recalled = ways[way]
         start = time.perf_counter()
+        if self._around.settle is not None:
+            self._around.settle()
         outputs = list(self._bodies(self._number, way)(structure.tensors))
         self._around.seconds -= time.perf_counter() - start
         count = len(outputs) - len(recalled.written)

@@ -51,6 +51,7 @@ class Surroundings:
         seconds: what they took, for the host's thread.
         raised: what the last one raised that raised anything.
         traced: the options as a recorded forward gets them.
+        settle: to be called when live code is over: it may have run the module, which lays weights out otherwise.
         unread: options that the forward isn't expected to look for, by name.
         mentioned: those of them that the code of the recorded call mentions all the same.
         finish: runs the original forward from the start; its live calls go by :meth:`again`.
@@ -66,6 +67,7 @@ class Surroundings:
         self.raised: BaseException | None = None
         self.traced: Traced | None = None
         self.finish: Callable[[], Any] | None = None
+        self.settle: Callable[[], None] | None = None
         self.unread: frozenset[str] = frozenset()
         self.mentioned: set[str] = set()
         self._kept = 0
