@@ -326,7 +326,7 @@ class Engine:
         self.report.calls["traced"] += 1
         variant.report.calls += 1
         if isinstance(trace, Untraceable):
-            traced_now()
+            variant.tally = traced_now()
             self._give_up(variant, f"it can't be traced: {trace.reason}")
             keep()
             return result

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
-from .live.modules import LiveModules
+from .live.modules import LiveModules, modules_at_work
 from .random_state import RandomState
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
@@ -160,6 +161,7 @@ def record(
         return recorder.call_live_module(cut[id(module)], around, *call) if id(module) in cut else recorder.run_leaf(module, *call)
 
     apart = [module for module in root.modules() if id(module) in cut] if cut else []
+    reads.run_live(apart)
     whole = run_as_they_are([*apart, *table.closed(closed)], run)
     with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, _watching(reads, recorder), recorder:
         try:
@@ -169,8 +171,6 @@ def record(
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
     reads.finish()
-    for module in apart:
-        reads.forget_below(module)
     if random.moved():
         return result, Untraceable("it draws random numbers", inside=tuple(recorder.at_work)), Guard(reads)
     if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
@@ -187,7 +187,7 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
         if reads.refused is not None:
             raise CaptureError(reads.refused)
     except CaptureError as error:
-        return Untraceable(str(error)), Guard(reads)
+        return Untraceable(str(error), inside=tuple(recorder.at_work) if reads.refused is not None else ()), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
         return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
@@ -220,9 +220,14 @@ def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
 
 @contextmanager
 def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
+    def started(code: CodeType, frame: FrameType) -> None:
+        reads.started(code, frame)
+        if reads.refused is not None and not recorder.at_work:
+            recorder.at_work = modules_at_work()
+
     with ExitStack() as stack:
         try:
-            recorder.watch = stack.enter_context(watched(reads.started))
+            recorder.watch = stack.enter_context(watched(started))
         except NotWatched as error:
             recorder.refuse(str(error), passing=True)
         yield

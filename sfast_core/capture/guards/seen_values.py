@@ -48,11 +48,14 @@ class SeenValues:
         lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
         spaces: what the classes had of which something was seen.
         cached: functions with a cache of their own.
+        live: the ids of modules that run live, and of those below them: their own code isn't looked at.
         counted: tables of weights that are gone through, and how many there were.
         loose: names of attributes that are read of whatever.
         stored: names of attributes that are set.
         anything: attributes are read by names that are computed of values that aren't known.
     """
+
+    live: frozenset[int] = frozenset()
 
     def __init__(self, codes: CodeCache, root: torch.nn.Module) -> None:
         self.root = weakref.ref(root)
@@ -330,7 +333,7 @@ class SeenValues:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
-            if value is not self.root():  # how that is called is its caller's business
+            if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
                 for name in CALLING:
                     self._below(self._attribute(seen, name), USED, origin, name)
         return seen
