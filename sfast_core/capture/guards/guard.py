@@ -76,7 +76,7 @@ class Guard:
         self._counts = [count for _, count, _ in self._counted]
         self._set_classes(reads, without)
         self._set_types(reads)
-        self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
+        self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live], root)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
