@@ -120,7 +120,7 @@ def test_a_call_that_cannot_be_recorded_under_autocast_runs_without_it() -> None
             check(handle, torch.randn(2, 4), near=1e-6)
     report = handle.engine.report
     assert report.calls == {"traced": 2, "eager": 1, "fused": 1}
-    assert list(report.reasons) == ["it can't be traced: autocast does more to bilinear than can be observed"]
+    assert list(report.reasons) == ["autocast does more to bilinear than can be observed"]  # behind that the layer alone runs live
 
 
 @pytest.mark.parametrize(("dtypes", "allowed"), [((), False), ((torch.float16,), True), ((torch.float16, torch.bfloat16), True)])
