@@ -30,7 +30,7 @@ from .guards import Pausing, Unwatched
 from .in_place import InPlace
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
-from .live.modules import DRAWING, modules_at_work
+from .live.modules import DRAWING, draws, modules_at_work
 from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
@@ -60,7 +60,8 @@ class Recorder(TorchFunctionMode, LiveRecording, InPlace):
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self.autocast = Autocast()
-        self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, or random numbers drawn; innermost first
+        self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
+        self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -336,8 +337,8 @@ class Recorder(TorchFunctionMode, LiveRecording, InPlace):
     def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if name == "__deepcopy__":
             func, name, args = torch.Tensor.clone, "clone", args[:1]
-        if name in DRAWING and not self.at_work:
-            self.at_work = modules_at_work()
+        if name in DRAWING and not self.drew and draws(name, args, kwargs):
+            self.drew = modules_at_work()
         in_place = is_in_place(name) or call[1].get("inplace") is True
         if in_place:
             self._record_in_place(func, name, call, args)

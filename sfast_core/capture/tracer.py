@@ -121,15 +121,22 @@ class Tracer:
 
         ``change``: in words, as a guard says it, which begins with where that is.
         """
-        modules = dict(root.named_modules())
-        parts = change.split(" ", 1)[0].split(".")
-        inside = (modules.get(".".join(parts[:length])) for length in range(len(parts) - 1, 0, -1))
-        return self.live.add(root, [module for module in inside if module is not None], change, None)
+        return self.live.add(root, _named(root, change), change, None)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
         self._attempts += 1
-        return self._attempts <= _ATTEMPTS and self.live.add(root, trace.inside, trace.reason, guard)
+        return self._attempts <= _ATTEMPTS and self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard)
+
+
+def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:
+    """The modules that a reason begins with the place of: ``blocks.0.attn1.heads changed``. The innermost first, never the root."""
+    parts = words.split(" ", 1)[0].split(".")
+    if len(parts) < 2:
+        return []
+    modules = dict(root.named_modules())
+    inside = (modules.get(".".join(parts[:length])) for length in range(len(parts) - 1, 0, -1))
+    return [module for module in inside if module is not None]
 
 
 def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:

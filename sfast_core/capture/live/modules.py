@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType
@@ -22,6 +22,11 @@ DRAWING = frozenset(
     "rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_ multinomial poisson "
     "exponential_ cauchy_ log_normal_ geometric_ dropout alpha_dropout feature_dropout dropout1d dropout2d dropout3d rrelu native_dropout gumbel_softmax".split()
 )
+
+
+def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of a function among these draws: a dropout does while its module is trained."""
+    return "dropout" not in name or bool(kwargs.get("training", args[2] if len(args) > 2 else True))
 
 
 @dataclass(frozen=True)
