@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -135,13 +134,15 @@ class LiveModules:
                 found[id(module)] = InModule(path, type(module).__name__, reason)
         return found
 
-    @contextmanager
-    def again(self, root: torch.nn.Module, around: Surroundings) -> Iterator[None]:
-        """The original forward finishes a call: what these modules have returned in it they return once more."""
+    def finishing(self, root: torch.nn.Module, around: Surroundings, eager: Callable[[], Any]) -> Callable[[], Any]:
+        """Runs the original forward to finish a call: live code that has run in it already isn't run again."""
         found = self.of(root)
 
         def run(module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return around.again(found[id(module)].key, call, args, kwargs)
 
-        with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run):
-            yield
+        def finish() -> Any:
+            with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run):
+                return (around.finish or eager)()
+
+        return finish
