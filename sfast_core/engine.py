@@ -118,8 +118,8 @@ class Engine:
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
             around: what the call brings along for code that runs live.
         """
-        arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
         around = around or Surroundings(None, module)
+        arguments = (lambda: Signature(args, kwargs, around.key)) if eager is None else None  # else the host has kept its own
         recorded = Recorded(original, lambda: original(*args, **kwargs), arguments, around)
         eager = eager or recorded.call
         if recording():  # inside another module's recorded call
@@ -128,7 +128,7 @@ class Engine:
         if watching := what_watches():
             return self.run_eager(watching, eager)
         try:
-            signature = Signature(args, kwargs)
+            signature = Signature(args, kwargs, around.key)
             if signature.objects and (reason := self._tracer.why_not(signature)):
                 raise CaptureError(reason)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())

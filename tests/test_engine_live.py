@@ -360,3 +360,13 @@ def test_a_layer_whose_state_cant_be_compared_runs_live(host: Host) -> None:
         with torch.inference_mode():
             torch.testing.assert_close(mine(x), twin(x, {}), rtol=1e-4, atol=1e-5)
     assert sum(mine.calls.get(way, 0) for way in ("fused", "replayed")) >= 3, mine.engine.report.text()
+
+
+def test_options_that_come_and_go_are_found_or_not_as_they_are(host: Host) -> None:
+    def function(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        return x * options.get("scale", 1.0) + len(options)
+
+    for more in ({}, {"scale": 2.0}, {}, {"scale": 3.0}, {"other": 1}, {"scale": 4.0}):
+        options = {"before": [function], **more}
+        torch.testing.assert_close(host(X, **options), host.eager(X, **options), rtol=1e-4, atol=1e-5)
+    assert host.calls == {"traced": 3, path(host): 3}
