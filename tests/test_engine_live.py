@@ -370,3 +370,13 @@ def test_options_that_come_and_go_are_found_or_not_as_they_are(host: Host) -> No
         options = {"before": [function], **more}
         torch.testing.assert_close(host(X, **options), host.eager(X, **options), rtol=1e-4, atol=1e-5)
     assert host.calls == {"traced": 3, path(host): 3}
+
+
+def test_only_the_layer_that_was_changed_runs_live(host: Host) -> None:
+    """As a node puts a forward into one layer's place: others of its class are recorded."""
+    layer = host.net.blocks[1].up
+    own = layer.forward
+    layer.forward = lambda x: own(x) * (1 if x.mean().item() > 0 else 2)
+    host.check(dict, 6)
+    (signature,) = host.engine.report.signatures
+    assert [name.split(" ")[1] for name in signature.live] == ["blocks.1.up"] and host.calls[path(host)] >= 3

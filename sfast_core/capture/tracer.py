@@ -109,7 +109,7 @@ class Tracer:
             trace = replace(trace, passing=True)
         elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace, guard):
             trace = replace(trace, passing=True, cut=True)
-        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard)]):
+        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
             trace = Untraceable(f"{guard.hooked}: {'it runs' if len(hooked) == 1 else 'such modules run'} live from now on", passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable("the call changes its arguments")
@@ -121,7 +121,7 @@ class Tracer:
 
         ``change``: in words, as a guard says it, which begins with where that is.
         """
-        return self.live.add(root, _named(root, change), change, None)
+        return self.live.add(root, _named(root, change), change, None, alone=True)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""

@@ -62,6 +62,12 @@ def modules_at_work() -> list[torch.nn.Module]:
     return found
 
 
+def _is_own(module: torch.nn.Module) -> bool:
+    """Whether what a module does is its class's, and that a model's own: no layer of PyTorch's, or made of one, and no forward put into its place."""
+    layers = (base for base in type(module).__mro__ if base.__module__.startswith("torch.nn.modules") and base is not torch.nn.Module)
+    return "forward" not in module.__dict__ and next(layers, None) is None
+
+
 class LiveModules:
     """Which modules of one model run live, by path, and why. It holds none of them.
 
@@ -102,18 +108,23 @@ class LiveModules:
             self._guards.clear()
         return change
 
-    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None) -> bool:
+    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None, alone: bool = False) -> bool:
         """Let the first of these that is below ``root`` run live; whether there was one that didn't already.
 
-        ``guard`` tells when the reason may be gone.
+        Args:
+            root: the model.
+            modules: of which one explains the reason, the innermost first.
+            reason: in words.
+            guard: tells when it may be gone.
+            alone: it is that module's own, not its class's.
         """
         paths = {id(module): path for path, module in root.named_modules() if path}
         cut = next((module for module in modules if id(module) in paths), None)
         if cut is None or self._inside(paths[id(cut)]):
             return False
-        own = not type(cut).__module__.startswith("torch.")
+        kin = not alone and _is_own(cut)
         for path, module in root.named_modules():
-            if path and (module is cut or (own and type(module) is type(cut))) and not self._inside(path):
+            if path and (module is cut or (kin and type(module) is type(cut))) and not self._inside(path):
                 self._cut[path] = reason
         if guard is not None and guard.changed(root) is None:  # else it would always find something
             self._guards.append(guard)
