@@ -380,3 +380,32 @@ def test_only_the_layer_that_was_changed_runs_live(host: Host) -> None:
     host.check(dict, 6)
     (signature,) = host.engine.report.signatures
     assert [name.split(" ")[1] for name in signature.live] == ["blocks.1.up"] and host.calls[path(host)] >= 3
+
+
+class Looking(torch.nn.Module):
+    """Asks what a function has returned, as ComfyUI's transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        out = options["patches"][0]({"x": x, "options": options})
+        if "x" in out:
+            x = out["x"]
+        y = out.get("y")
+        return self.lin(x) if y is None else self.lin(x) + y
+
+
+def test_what_the_model_looks_for_in_a_result_steers_it(host: Host) -> None:
+    mine = Host(Looking())
+
+    def make() -> dict[str, Any]:
+        def patch(args: dict[str, Any]) -> dict[str, Any]:
+            step = args["options"]["step"]
+            return {**({"x": args["x"] + 1} if step != 3 else {}), **({"y": args["x"]} if step in (5, 6) else {}), f"more {step}": step}
+
+        return {"patches": [patch]}
+
+    mine.check(make, 9)
+    assert mine.calls["eager"] >= 2 and mine.calls["traced"] >= 3

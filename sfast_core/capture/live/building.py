@@ -10,6 +10,7 @@ import torch
 
 from ..errors import CaptureError
 from .form import Form
+from .looked import Looked
 from .structure import is_constant
 from .surroundings import Surroundings
 from .template import CallbackAt, Constant, DictBox, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
@@ -58,7 +59,7 @@ class Building:
             return TupleOf(tuple([self.of(item) for item in value]))
         if kind is list:
             return ListBox(self._box(value)[0], tuple([self.of(item) for item in value]))
-        if kind is dict:
+        if kind is dict or kind is Looked:
             return self._dict(value)
         if is_constant(value):
             return Constant(value)
@@ -113,9 +114,10 @@ class Building:
         number, before = self._box(value)
         items = [
             (key, self.of(item))
-            for key, item in value.items()
+            for key, item in dict.items(value)
             if before is None or self.real or before.get(key, _MISSING) is not item or isinstance(item, (torch.Tensor, dict, list, tuple))
         ]
-        removed = tuple(key for key in before or () if key not in value)
-        self._recorder._boxes[id(value)] = value, number, dict(value)
+        now = dict(dict.items(value))
+        removed = tuple(key for key in before or () if key not in now)
+        self._recorder._boxes[id(value)] = value, number, now
         return DictBox(number, items, removed)

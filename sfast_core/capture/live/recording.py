@@ -23,7 +23,7 @@ from .callbacks import Recorded
 from .form import Form, copies
 from .modules import InModule
 from .options import Foreign
-from .structure import Structure, pattern_of, rebuilt
+from .structure import Structure, looked, pattern_of, rebuilt
 from .surroundings import Path, Surroundings, tensors_in
 from .template import Filling, Template
 
@@ -115,7 +115,7 @@ class LiveRecording(Bookkeeping):
             returned = self._for_model(result, structure, handed, building)
             if self.failure is None:
                 try:
-                    self._write_down(where, building, result, template, handed, structure, returned[1], written, callbacks, before)
+                    self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)
                 except Exception as error:
                     self.refuse(str(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
             return returned[0]
@@ -150,7 +150,7 @@ class LiveRecording(Bookkeeping):
                 return made.get(id(value), value)
             return self._stand_in(value, options, key)
 
-        return rebuilt(result, replace_), [made[id(tensor)] for tensor in structure.tensors]
+        return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
 
     def _as_model_s(self, result: Any, around: Surroundings) -> Any:
         return rebuilt(result, lambda value, key: self._stand_in(value, around, key))
@@ -170,6 +170,7 @@ class LiveRecording(Bookkeeping):
         where: Where,
         building: Building,
         result: Any,
+        models: Any,
         template: Template,
         handed: list[torch.Tensor],
         structure: Structure,
@@ -193,7 +194,7 @@ class LiveRecording(Bookkeeping):
             for way, nodes in zip(recorded.ways, recorded.outer, strict=True):
                 way.outer = tuple(outer.index(node) for node in nodes)
         call = LiveCall(
-            where, template, tuple(building.forms), building.inputs, pattern_of(result, around, structure.tensors), out_forms, tuple(written),
+            where, template, tuple(building.forms), building.inputs, pattern_of(result, around, structure.tensors, models), out_forms, tuple(written),
             callbacks=[recorded.ways for recorded in callbacks],
             handed=before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
