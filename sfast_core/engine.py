@@ -118,8 +118,8 @@ class Engine:
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
             around: what the call brings along for code that runs live.
         """
-        arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
         around = around or Surroundings(None, module)
+        arguments = (lambda: Signature(args, kwargs, around.key)) if eager is None else None  # else the host has kept its own
         recorded = Recorded(original, lambda: original(*args, **kwargs), arguments, around)
         eager = eager or recorded.call
         if recording():  # inside another module's recorded call
@@ -128,7 +128,7 @@ class Engine:
         if watching := what_watches():
             return self.run_eager(watching, eager)
         try:
-            signature = Signature(args, kwargs)
+            signature = Signature(args, kwargs, around.key)
             if signature.objects and (reason := self._tracer.why_not(signature)):
                 raise CaptureError(reason)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
@@ -175,7 +175,7 @@ class Engine:
                     except GradientsRecorded as error:
                         reason = str(error)
                     except Unfinished as error:
-                        reason, eager = self._unfinished(on, signature.key, variant, error), self._finishing(module, around, eager)
+                        reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)
                     except WeightsChanged as error:
                         self.reporter.say(f"{error}: tracing again")
                         on.forget(signature.key, variant, str(error))
@@ -190,15 +190,6 @@ class Engine:
                 before.put_back(error)
                 raise
         return self.run_eager(reason, eager)
-
-    def _finishing(self, module: torch.nn.Module, around: Surroundings, eager: Callable[[], Any]) -> Callable[[], Any]:
-        """The original forward, in which live code that has run in this call already isn't run again."""
-
-        def finish() -> Any:
-            with self._tracer.live.again(module, around):
-                return (around.finish or eager)()
-
-        return finish
 
     def _unfinished(self, on: OnDevice, key: Hashable, variant: Variant, error: Unfinished) -> str:
         """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""
@@ -311,7 +302,7 @@ class Engine:
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
-            result = self.run_eager(failure, self._finishing(module, around, eager))
+            result = self.run_eager(failure, self._tracer.live.finishing(module, around, eager))
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()
                 self._give_up(variant, failure)

@@ -360,3 +360,52 @@ def test_a_layer_whose_state_cant_be_compared_runs_live(host: Host) -> None:
         with torch.inference_mode():
             torch.testing.assert_close(mine(x), twin(x, {}), rtol=1e-4, atol=1e-5)
     assert sum(mine.calls.get(way, 0) for way in ("fused", "replayed")) >= 3, mine.engine.report.text()
+
+
+def test_options_that_come_and_go_are_found_or_not_as_they_are(host: Host) -> None:
+    def function(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        return x * options.get("scale", 1.0) + len(options)
+
+    for more in ({}, {"scale": 2.0}, {}, {"scale": 3.0}, {"other": 1}, {"scale": 4.0}):
+        options = {"before": [function], **more}
+        torch.testing.assert_close(host(X, **options), host.eager(X, **options), rtol=1e-4, atol=1e-5)
+    assert host.calls == {"traced": 3, path(host): 3}
+
+
+def test_only_the_layer_that_was_changed_runs_live(host: Host) -> None:
+    """As a node puts a forward into one layer's place: others of its class are recorded."""
+    layer = host.net.blocks[1].up
+    own = layer.forward
+    layer.forward = lambda x: own(x) * (1 if x.mean().item() > 0 else 2)
+    host.check(dict, 6)
+    (signature,) = host.engine.report.signatures
+    assert [name.split(" ")[1] for name in signature.live] == ["blocks.1.up"] and host.calls[path(host)] >= 3
+
+
+class Looking(torch.nn.Module):
+    """Asks what a function has returned, as ComfyUI's transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        out = options["patches"][0]({"x": x, "options": options})
+        if "x" in out:
+            x = out["x"]
+        y = out.get("y")
+        return self.lin(x) if y is None else self.lin(x) + y
+
+
+def test_what_the_model_looks_for_in_a_result_steers_it(host: Host) -> None:
+    mine = Host(Looking())
+
+    def make() -> dict[str, Any]:
+        def patch(args: dict[str, Any]) -> dict[str, Any]:
+            step = args["options"]["step"]
+            return {**({"x": args["x"] + 1} if step != 3 else {}), **({"y": args["x"]} if step in (5, 6) else {}), f"more {step}": step}
+
+        return {"patches": [patch]}
+
+    mine.check(make, 9)
+    assert mine.calls["eager"] >= 2 and mine.calls["traced"] >= 3

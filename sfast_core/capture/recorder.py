@@ -28,7 +28,7 @@ from .functional import cast_like, element, setitem
 from .guards import Pausing, Unwatched
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
-from .live.modules import DRAWING, modules_at_work
+from .live.modules import DRAWING, draws, modules_at_work
 from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
@@ -48,7 +48,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.failure: str | None = None
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
-        self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, or random numbers drawn; innermost first
+        self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
+        self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -259,8 +260,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.watch.resume(installed=not isinstance(func, _OPERATORS))
         result = func(*args, **kwargs)
         self.watch.pause()
-        if name in DRAWING and not self.at_work:
-            self.at_work = modules_at_work()
+        if name in DRAWING and not self.drew and draws(name, args, kwargs):
+            self.drew = modules_at_work()
         try:
             if call is not None:
                 self._record(func, name, call, args, kwargs, result)

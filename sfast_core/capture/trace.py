@@ -16,7 +16,7 @@ from ..weights import WeightTable
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
+from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, Unwatched, effects_of, watched
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.modules import LiveModules, modules_at_work
@@ -172,7 +172,7 @@ def record(
             raise
     reads.finish()
     if random.moved():
-        return result, Untraceable("it draws random numbers", inside=tuple(recorder.at_work)), Guard(reads)
+        return result, Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
     if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
     if setting := changed_setting(torch_state(), settings):
@@ -230,4 +230,7 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
             recorder.watch = stack.enter_context(watched(started))
         except NotWatched as error:
             recorder.refuse(str(error), passing=True)
-        yield
+        try:
+            yield
+        finally:
+            recorder.watch = Unwatched()  # a cycle would keep the recorder

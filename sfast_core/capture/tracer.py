@@ -109,7 +109,7 @@ class Tracer:
             trace = replace(trace, passing=True)
         elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace, guard):
             trace = replace(trace, passing=True, cut=True)
-        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard)]):
+        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
             trace = Untraceable(f"{guard.hooked}: {'it runs' if len(hooked) == 1 else 'such modules run'} live from now on", passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable("the call changes its arguments")
@@ -121,15 +121,22 @@ class Tracer:
 
         ``change``: in words, as a guard says it, which begins with where that is.
         """
-        modules = dict(root.named_modules())
-        parts = change.split(" ", 1)[0].split(".")
-        inside = (modules.get(".".join(parts[:length])) for length in range(len(parts) - 1, 0, -1))
-        return self.live.add(root, [module for module in inside if module is not None], change, None)
+        return self.live.add(root, _named(root, change), change, None, alone=True)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
         self._attempts += 1
-        return self._attempts <= _ATTEMPTS and self.live.add(root, trace.inside, trace.reason, guard)
+        return self._attempts <= _ATTEMPTS and self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard)
+
+
+def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:
+    """The modules that a reason begins with the place of: ``blocks.0.attn1.heads changed``. The innermost first, never the root."""
+    parts = words.split(" ", 1)[0].split(".")
+    if len(parts) < 2:
+        return []
+    modules = dict(root.named_modules())
+    inside = (modules.get(".".join(parts[:length])) for length in range(len(parts) - 1, 0, -1))
+    return [module for module in inside if module is not None]
 
 
 def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:

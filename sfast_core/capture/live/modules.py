@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -22,6 +21,11 @@ DRAWING = frozenset(
     "rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_ multinomial poisson "
     "exponential_ cauchy_ log_normal_ geometric_ dropout alpha_dropout feature_dropout dropout1d dropout2d dropout3d rrelu native_dropout gumbel_softmax".split()
 )
+
+
+def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of a function among these draws: a dropout does while its module is trained."""
+    return "dropout" not in name or bool(kwargs.get("training", args[2] if len(args) > 2 else True))
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,12 @@ def modules_at_work() -> list[torch.nn.Module]:
             found.append(module)
         frame = frame.f_back  # type: ignore[assignment]
     return found
+
+
+def _is_own(module: torch.nn.Module) -> bool:
+    """Whether what a module does is its class's, and that a model's own: no layer of PyTorch's, or made of one, and no forward put into its place."""
+    layers = (base for base in type(module).__mro__ if base.__module__.startswith("torch.nn.modules") and base is not torch.nn.Module)
+    return "forward" not in module.__dict__ and next(layers, None) is None
 
 
 class LiveModules:
@@ -98,18 +108,23 @@ class LiveModules:
             self._guards.clear()
         return change
 
-    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None) -> bool:
+    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None, alone: bool = False) -> bool:
         """Let the first of these that is below ``root`` run live; whether there was one that didn't already.
 
-        ``guard`` tells when the reason may be gone.
+        Args:
+            root: the model.
+            modules: of which one explains the reason, the innermost first.
+            reason: in words.
+            guard: tells when it may be gone.
+            alone: it is that module's own, not its class's.
         """
         paths = {id(module): path for path, module in root.named_modules() if path}
         cut = next((module for module in modules if id(module) in paths), None)
         if cut is None or self._inside(paths[id(cut)]):
             return False
-        own = not type(cut).__module__.startswith("torch.")
+        kin = not alone and _is_own(cut)
         for path, module in root.named_modules():
-            if path and (module is cut or (own and type(module) is type(cut))) and not self._inside(path):
+            if path and (module is cut or (kin and type(module) is type(cut))) and not self._inside(path):
                 self._cut[path] = reason
         if guard is not None and guard.changed(root) is None:  # else it would always find something
             self._guards.append(guard)
@@ -130,13 +145,15 @@ class LiveModules:
                 found[id(module)] = InModule(path, type(module).__name__, reason)
         return found
 
-    @contextmanager
-    def again(self, root: torch.nn.Module, around: Surroundings) -> Iterator[None]:
-        """The original forward finishes a call: what these modules have returned in it they return once more."""
+    def finishing(self, root: torch.nn.Module, around: Surroundings, eager: Callable[[], Any]) -> Callable[[], Any]:
+        """Runs the original forward to finish a call: live code that has run in it already isn't run again."""
         found = self.of(root)
 
         def run(module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return around.again(found[id(module)].key, call, args, kwargs)
 
-        with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run):
-            yield
+        def finish() -> Any:
+            with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run):
+                return (around.finish or eager)()
+
+        return finish

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -17,16 +16,17 @@ from ..externals import Found
 from ..functional import element
 from ..nodes import call_function
 from ..random_state import RandomState
-from .call import Given, LiveCall, Recalled, Slot, Where
+from .building import Building
+from .call import LiveCall, Recalled, Where
+from .callbacks import Recorded
 from .form import Form, copies
 from .modules import InModule
 from .options import Foreign
-from .structure import Structure, is_constant, pattern_of, rebuilt
+from .structure import Structure, looked, pattern_of, rebuilt
 from .surroundings import Path, Surroundings, tensors_in
-from .template import CallbackAt, Constant, DictBox, Filling, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
+from .template import Filling, Template
 
 _FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_last_placeholder")
-_MISSING = object()
 _ROOM = 2**30  # bytes of what live code is handed that are kept for the proof
 
 
@@ -80,18 +80,18 @@ class LiveRecording(Bookkeeping):
         self, where: Where, around: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any] | None = None
     ) -> Any:
         with self.paused():
-            building = _Building(self, where.name, around)
+            building = Building(self, where.name, around)
             try:
                 template = building.of((args, kwargs))
             except CaptureError as error:
                 self.refuse(str(error))
-                building = _Building(self, where.name, around, real=True)
+                building = Building(self, where.name, around, real=True)
                 template = building.of((args, kwargs))
             handed = building.tensors if building.real else copies(building.forms, building.tensors)
             if self.random is not None and self.random.moved():
                 self.refuse("it draws random numbers")
             before = [] if building.real else self._kept_for_proof(building.tensors)
-            callbacks = [_Recorded(self, function, around) for function in building.callbacks]
+            callbacks = [Recorded(self, function, around) for function in building.callbacks]
             real_args, real_kwargs = template.fill(Filling(handed, around, callbacks))
             versions = [] if building.real else [tensor._version for tensor in handed]
             function = call or where.find(around)
@@ -114,7 +114,7 @@ class LiveRecording(Bookkeeping):
             returned = self._for_model(result, structure, handed, building)
             if self.failure is None:
                 try:
-                    self._write_down(where, building, result, template, handed, structure, returned[1], written, callbacks, before)
+                    self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)
                 except Exception as error:
                     self.refuse(str(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
             return returned[0]
@@ -127,7 +127,7 @@ class LiveRecording(Bookkeeping):
             kept.append(tensor.detach().clone() if self._room >= 0 else None)
         return kept
 
-    def _for_model(self, result: Any, structure: Structure, handed: list[torch.Tensor], building: _Building) -> tuple[Any, list[torch.Tensor]]:
+    def _for_model(self, result: Any, structure: Structure, handed: list[torch.Tensor], building: Building) -> tuple[Any, list[torch.Tensor]]:
         """The result as the model gets it, and its tensors: new objects, which lie where the model's own do if they were handed back."""
         lying = {self._storage(tensor): index for index, tensor in enumerate(handed)}
         made: dict[int, torch.Tensor] = {}
@@ -149,7 +149,7 @@ class LiveRecording(Bookkeeping):
                 return made.get(id(value), value)
             return self._stand_in(value, options, key)
 
-        return rebuilt(result, replace_), [made[id(tensor)] for tensor in structure.tensors]
+        return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
 
     def _as_model_s(self, result: Any, around: Surroundings) -> Any:
         return rebuilt(result, lambda value, key: self._stand_in(value, around, key))
@@ -167,14 +167,15 @@ class LiveRecording(Bookkeeping):
     def _write_down(
         self,
         where: Where,
-        building: _Building,
+        building: Building,
         result: Any,
+        models: Any,
         template: Template,
         handed: list[torch.Tensor],
         structure: Structure,
         returned: list[torch.Tensor],
         written: list[int],
-        callbacks: list[_Recorded],
+        callbacks: list[Recorded],
         before: list[torch.Tensor | None],
     ) -> None:
         around = building.around
@@ -192,7 +193,7 @@ class LiveRecording(Bookkeeping):
             for way, nodes in zip(recorded.ways, recorded.outer, strict=True):
                 way.outer = tuple(outer.index(node) for node in nodes)
         call = LiveCall(
-            where, template, tuple(building.forms), building.inputs, pattern_of(result, around, structure.tensors), out_forms, tuple(written),
+            where, template, tuple(building.forms), building.inputs, pattern_of(result, around, structure.tensors, models), out_forms, tuple(written),
             callbacks=[recorded.ways for recorded in callbacks],
             handed=before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
@@ -320,212 +321,3 @@ class LiveRecording(Bookkeeping):
         for _, frame in self._frames:
             found |= {ref: node for ref, node in frame["_weights"].items() if node.users}
         return found
-
-
-class _Building:
-    """Makes the template of one live call's arguments.
-
-    Args:
-        recorder: at work.
-        name: of the live code.
-        around: the recorded call's own things.
-        real: nothing is recorded any more: tensors are handed on as they are.
-    """
-
-    def __init__(self, recorder: LiveRecording, name: str, around: Surroundings, real: bool = False) -> None:
-        self.name = name
-        self.around = around
-        self.real = real or recorder.failure is not None
-        self.tensors: list[torch.Tensor] = []
-        self.nodes: list[torch.fx.Node] = []
-        self.aliases: list[list[torch.fx.Node]] = []
-        self.forms: list[Form] = []
-        self.inputs: dict[int, int] = {}
-        self.callbacks: list[Callable[..., Any]] = []
-        self._recorder = recorder
-        self._index: dict[int, int] = {}
-
-    def of(self, value: Any) -> Template:
-        """The template of one value.
-
-        Raises:
-            CaptureError: it can't be made again at another call.
-        """
-        if self.around.traced is not None and (path := self.around.traced.path(value)) is not None:
-            return OptionAt(path)
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value)
-        kind = type(value)
-        if kind is tuple:
-            return TupleOf(tuple([self.of(item) for item in value]))
-        if kind is list:
-            return ListBox(self._box(value)[0], tuple([self.of(item) for item in value]))
-        if kind is dict:
-            return self._dict(value)
-        if is_constant(value):
-            return Constant(value)
-        if (path := self.around.path(value)) is not None:
-            return OptionAt(path)
-        if isinstance(value, torch.nn.Module):
-            if (name := self._module(value)) is not None:
-                return ModuleAt(name)
-        elif isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module) and not self.real:
-            self.callbacks.append(value)
-            return CallbackAt(len(self.callbacks) - 1)
-        elif isinstance(value, FunctionType):
-            self.callbacks.append(value)
-            return CallbackAt(len(self.callbacks) - 1)
-        if self.real:
-            return Constant(value)
-        raise CaptureError(f"{self.name} is handed a {kind.__name__}, which can't be made again at another call")
-
-    def _module(self, module: torch.nn.Module) -> str | None:
-        root = self.around.module
-        return None if root is None else next((name for name, each in root.named_modules() if each is module), None)
-
-    def _tensor(self, tensor: torch.Tensor) -> Template:
-        index = self._index.get(id(tensor))
-        if index is None:
-            recorder = self._recorder
-            if not self.real:
-                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-                    raise CaptureError(f"{self.name} is handed a {type(tensor).__name__} of layout {tensor.layout}")
-                node = recorder._node(tensor, self.name)
-                self.nodes.append(node)
-                same = (recorder._nodes.get(other) for other in recorder._live_aliases(tensor))
-                self.aliases.append([node, *(other for other in same if other is not None)])
-                with torch._C.DisableTorchFunction():
-                    self.forms.append(Form.of(tensor))
-                if not recorder._outer and node.op == "placeholder" and str(node.target).startswith("input_"):
-                    self.inputs[len(self.tensors)] = int(str(node.target).removeprefix("input_"))
-            index = self._index[id(tensor)] = len(self.tensors)
-            self.tensors.append(tensor)
-        return TensorAt(index)
-
-    def _box(self, container: Any) -> tuple[int, dict[Any, Any] | None]:
-        boxes = self._recorder._boxes
-        known = boxes.get(id(container))
-        if known is not None and known[0] is container:
-            return known[1], known[2]
-        number = len(boxes)
-        boxes[id(container)] = container, number, {}
-        return number, None
-
-    def _dict(self, value: dict[Any, Any]) -> Template:
-        number, before = self._box(value)
-        items = [
-            (key, self.of(item))
-            for key, item in value.items()
-            if before is None or self.real or before.get(key, _MISSING) is not item or isinstance(item, (torch.Tensor, dict, list, tuple))
-        ]
-        removed = tuple(key for key in before or () if key not in value)
-        self._recorder._boxes[id(value)] = value, number, dict(value)
-        return DictBox(number, items, removed)
-
-
-class _Recorded:
-    """A function of the model's own, as foreign code gets it while a call is recorded: what it does is a graph of its own."""
-
-    def __init__(self, recorder: LiveRecording, function: Callable[..., Any], around: Surroundings) -> None:
-        self._recorder, self._function, self._around = recorder, function, around
-        self.ways: list[Recalled] = []
-        self.outer: list[list[torch.fx.Node]] = []  # of each way, what it reads of the graph around it
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        recorder, around = self._recorder, self._around
-        structure = Structure((args, kwargs), around)
-        model_args, model_kwargs = rebuilt((args, kwargs), self._for_model)
-        if recorder.failure is not None or any(way.key == structure.key for way in self.ways):
-            return self._for_foreign(self._function(*model_args, **model_kwargs))
-        if structure.unknown is not None:
-            recorder.refuse(f"the model's {self._function.__name__} is handed {structure.unknown}")
-            return self._for_foreign(self._function(*model_args, **model_kwargs))
-        if recorder.random is not None:
-            recorder.random.renew()
-        given = [tensor.detach().clone() for tensor in structure.tensors]
-        forms = tuple(map(Form.of, structure.tensors))
-        recorder._enter_frame(structure.tensors)
-        try:
-            with recorder.resumed():
-                result = self._function(*model_args, **model_kwargs)
-            if recorder.random is not None and recorder.random.moved():
-                recorder.refuse("it draws random numbers")
-            real = self._for_foreign(result)
-            recalled = None
-            if recorder.failure is None:
-                try:
-                    recalled = self._close(structure, given, forms, real)
-                except CaptureError as error:
-                    recorder.refuse(str(error))
-        finally:
-            frame, outer = recorder._leave_frame()
-        if recalled is not None:
-            recorder._frames.append((recalled, frame))
-            self.ways.append(recalled)
-            self.outer.append(outer)
-        return real
-
-    def _close(self, structure: Structure, given: list[torch.Tensor], forms: tuple[Form, ...], real: Any) -> Recalled:
-        recorder = self._recorder
-        inputs = {id(tensor): index for index, tensor in enumerate(structure.tensors)}
-        result = Structure(real, self._around)
-        if result.unknown is not None:
-            raise CaptureError(f"the model's {self._function.__name__} returns {result.unknown}")
-        outputs: list[torch.Tensor] = []
-        slots: dict[int, Slot] = {}
-
-        def replace_(value: Any, key: Any) -> Any:
-            if self._around.is_unread(key, value):
-                return OptionAt((key,))
-            if not isinstance(value, torch.Tensor):
-                path = None if isinstance(value, (bool, int, float, str, type(None))) else self._around.path(value)
-                return value if path is None else OptionAt(path)
-            if id(value) in inputs:
-                return Given(inputs[id(value)])
-            if (path := self._around.path(value)) is not None:
-                return OptionAt(path)
-            if id(value) not in slots:
-                slots[id(value)] = Slot(len(outputs))
-                outputs.append(value)
-            return slots[id(value)]
-
-        built = rebuilt(real, replace_)
-        written = []
-        for index, tensor in enumerate(structure.tensors):
-            if tensor in recorder._writes:
-                raise CaptureError("a view of what a callback is handed is changed in place")
-            node = recorder._nodes.get(tensor)
-            if node is None or node.op != "placeholder":
-                written.append(index)
-        tensors = [*outputs, *(structure.tensors[index] for index in written)]
-        nodes = tuple(recorder._node(tensor, "a callback's result") for tensor in tensors)
-        recorder.graph.output(nodes)
-        return Recalled(
-            structure.key, None, given, forms, built, tuple(map(Form.of, tensors)), tuple(written),
-            expected=[tensor.detach().clone() for tensor in tensors],
-        )  # fmt: skip
-
-    def _for_model(self, value: Any, key: Any) -> Any:
-        if type(value) is dict:
-            for container, number, _ in self._recorder._boxes.values():
-                box = self._around.boxes.get(number)
-                if box is not None and box is value and container.keys() == box.keys():
-                    if all(self._same(box[name], item) for name, item in container.items()):
-                        return container
-        return self._recorder._stand_in(value, self._around, key)
-
-    def _same(self, real: Any, models: Any) -> bool:
-        """Whether foreign code has left in a container what the model had there."""
-        if real is models:
-            return True
-        if self._around.traced is not None and (path := self._around.traced.path(models)) is not None:
-            return self._around.at(path) is real
-        return False
-
-    def _for_foreign(self, result: Any) -> Any:
-        def replace_(value: Any, key: Any) -> Any:
-            traced = self._around.traced
-            path = None if traced is None or isinstance(value, (bool, int, float, str, type(None))) else traced.path(value)
-            return value if path is None else self._around.at(path)
-
-        return rebuilt(result, replace_)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import CaptureError
+from .looked import Looked, Looks
 from .surroundings import Surroundings
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...), torch.Size)
@@ -92,8 +93,8 @@ def rebuilt(value: Any, replace: Callable[[Any, Any], Any], depth: int = 0, at: 
     kind = type(value)
     if kind in (tuple, list):
         return kind([rebuilt(item, replace, depth + 1) for item in value])
-    if kind is dict:
-        return {key: rebuilt(item, replace, depth + 1, key) for key, item in value.items()}
+    if kind is dict or kind is Looked:
+        return {key: rebuilt(item, replace, depth + 1, key) for key, item in dict.items(value)}
     return value
 
 
@@ -103,7 +104,7 @@ class Pattern(NamedTuple):
     Attributes:
         kind: ``tensor``, ``plain``, ``any``, ``tuple``, ``list`` or ``dict``.
         what: the tensor's number, the plain value with its type, or the items.
-        form: the tensor's shape, dtype and device.
+        form: the tensor's shape, dtype and device; of a dict what the model looked for in it.
     """
 
     kind: str
@@ -111,8 +112,16 @@ class Pattern(NamedTuple):
     form: Any = None
 
 
-def pattern_of(value: Any, around: Surroundings, tensors: Sequence[torch.Tensor]) -> Pattern:
-    """That of ``value``, whose distinct tensors are these."""
+def looked(value: Any) -> Any:
+    """``value`` with each dict in its tuples, lists and dicts as one that notes what is looked for."""
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind([looked(item) for item in value])
+    return Looked({key: looked(item) for key, item in value.items()}) if kind is dict else value
+
+
+def pattern_of(value: Any, around: Surroundings, tensors: Sequence[torch.Tensor], models: Any = None) -> Pattern:
+    """That of ``value``, whose distinct tensors are these. ``models``: the same as the model gets it."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         number = next((number for number, tensor in enumerate(tensors) if tensor is value), None)
@@ -120,9 +129,12 @@ def pattern_of(value: Any, around: Surroundings, tensors: Sequence[torch.Tensor]
     if around.path(value) is not None:
         return Pattern("any")
     if kind in (tuple, list):
-        return Pattern(kind.__name__, [pattern_of(item, around, tensors) for item in value])
+        theirs = models if type(models) is kind else [None] * len(value)
+        return Pattern(kind.__name__, [pattern_of(item, around, tensors, its) for item, its in zip(value, theirs, strict=True)])
     if kind is dict:
-        return Pattern("dict", [(key, pattern_of(item, around, tensors)) for key, item in value.items()])
+        found = models if isinstance(models, Looked) else None
+        own = {} if found is None else dict(dict.items(found))
+        return Pattern("dict", [(key, pattern_of(item, around, tensors, own.get(key))) for key, item in value.items()], None if found is None else found.looks)
     return Pattern("plain", (kind, value)) if kind in PLAIN else Pattern("any")
 
 
@@ -148,10 +160,19 @@ def match(pattern: Pattern, value: Any, used: frozenset[int], found: list[Any]) 
     if kind == "plain":
         return (type(value), value) == pattern.what
     if kind == "dict":
-        return isinstance(value, dict) and all(
-            match(item, value[key], used, found) if key in value else not _is_used(item, used) for key, item in pattern.what
-        )
+        return isinstance(value, dict) and _match_dict(pattern, value, used, found)
     return type(value).__name__ == kind and len(value) == len(pattern.what) and all(match(*both, used, found) for both in zip(pattern.what, value, strict=True))
+
+
+def _match_dict(pattern: Pattern, value: dict[Any, Any], used: frozenset[int], found: list[Any]) -> bool:
+    looks: Looks | None = pattern.form
+    items = dict(pattern.what)
+    if looks is not None:
+        wanted = items.keys() | value.keys() if looks.everything else looks.keys
+        if any((key in value) != (key in items) for key in wanted):
+            return False
+        items = {key: item for key, item in items.items() if key in wanted or _is_used(item, used)}
+    return all(match(item, value[key], used, found) if key in value else not _is_used(item, used) for key, item in items.items())
 
 
 def _is_used(pattern: Pattern, used: frozenset[int]) -> bool:

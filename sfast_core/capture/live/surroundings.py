@@ -45,6 +45,7 @@ class Surroundings:
         module: the module that is called.
 
     Attributes:
+        key: the names of the options: code that copies them all copies these.
         boxes: containers that the model makes and hands to live code, by number: one for the whole call, as in the recorded one.
         shared: copies of the call's own inputs that were handed on, by their place.
         ran: the live calls that are over, in order; None where their results were too much to be kept.
@@ -59,6 +60,7 @@ class Surroundings:
 
     def __init__(self, options: Mapping[str, Any] | None = None, module: torch.nn.Module | None = None) -> None:
         self.options = options or {}
+        self.key: Hashable = frozenset(self.options) or None
         self.module = module
         self.boxes: dict[int, Any] = {}
         self.shared: dict[int, tuple[torch.Tensor, int]] = {}

@@ -109,6 +109,8 @@ def live_steering(
                 steers[key] = repr(outline(value))
         elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
             steers[key] = value
+    if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
+        around.key = None
     around.unread = frozenset(key for key in options if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
 
     def travelling() -> dict[str, Any]:
