@@ -429,3 +429,25 @@ def test_nothing_of_a_calls_own_is_kept(host: Host) -> None:
         del function, state, x
     gc.collect()
     assert not any(ref() for refs in alive for ref in refs), host.calls
+
+
+def test_weights_that_change_around_it(host: Host) -> None:
+    """New values in place, new parameters, and one that lies otherwise, which is traced again."""
+    options = {"between": [lambda x, skip, options: (x * 1.1, skip)]}
+    layer = host.net.blocks[1].up
+
+    def check(calls: int) -> None:
+        for _ in range(calls):
+            x = torch.randn(2, 5, 8)
+            torch.testing.assert_close(host(x, **options), host.eager(x, **options), rtol=1e-4, atol=1e-5)
+
+    check(3)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    check(2)
+    layer.weight = torch.nn.Parameter(layer.weight.detach() * 0.5, requires_grad=False)
+    check(2)
+    assert host.calls["traced"] == 1 and not host.calls.get("eager")
+    layer.weight = torch.nn.Parameter(layer.weight.detach().t().contiguous().t(), requires_grad=False)
+    check(3)
+    assert host.calls["traced"] == 2, host.engine.report.text()
