@@ -44,8 +44,10 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 @functools.cache
 def _why_not_alike(reference: Callable[..., Any], launch: Callable[..., Any]) -> str | None:
-    """Whether a launch has the reference's parameters, in their order and with their defaults."""
-    mine, theirs = ([(name, p.default) for name, p in _signature(function).parameters.items()] for function in (launch, reference))
+    """Whether a launch has the reference's parameters, in their order and with their defaults. Others may be given by name, for tests say."""
+    mine, theirs = (
+        [(name, p.default) for name, p in _signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY] for function in (launch, reference)
+    )
     return None if mine == theirs else f"launch{_signature(launch)} has not the parameters of {reference.__name__}{_signature(reference)}"
 
 
