@@ -73,9 +73,10 @@ ALLOWED: dict[str, set[str]] = {
     "native": set(),
     "ops": {"native", "numerics", "target"},
     "forks": set(),
+    "kitchen": set(),
     "weights": set(),
-    "capture": {"forks", "weights"},
-    "rewrite": {"capture", "ops", "target", "weights"},
+    "capture": {"forks", "kitchen", "weights"},
+    "rewrite": {"capture", "kitchen", "ops", "target", "weights"},
     "runtime": {"capture", "choices", "forks", "native", "weights"},
     "cutting": {"capture", "runtime"},
     "lowering": {"capture", "choices", "config", "cutting", "numerics", "ops", "report", "rewrite", "runtime", "target", "weights"},
@@ -92,7 +93,7 @@ ALLOWED: dict[str, set[str]] = {
     "compiled": {"ahead", "config", "engine", "report"},
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report"},
-    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "ops", "report", "runtime", "weights"},
+    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "ops", "report", "runtime", "weights"},
 }
 
 
