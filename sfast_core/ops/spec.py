@@ -112,14 +112,17 @@ class Impl:
         return launch
 
 
-def ranked(launch: Callable[..., Any], rank: Any, name: str) -> Callable[..., Any]:
-    """``launch(rank, ...)`` as a launch of its own: ``name`` of launch's module, as FX prints a node that calls it. What a library proposes next."""
+def ranked(launch: Callable[..., Any], rank: int, name: str, module: str = "", **more: Any) -> Callable[..., Any]:
+    """``launch(rank, ..., **more)`` as a launch of its own: ``name`` of ``module``, or of launch's, as FX prints a node that calls it.
+
+    What a library proposes next.
+    """
 
     def at_rank(*args: Any, **kwargs: Any) -> Any:
-        return launch(rank, *args, **kwargs)
+        return launch(rank, *args, **kwargs, **more)
 
     at_rank.__name__ = at_rank.__qualname__ = name
-    at_rank.__module__ = launch.__module__
+    at_rank.__module__ = module or launch.__module__
     at_rank.__signature__ = inspect.signature(functools.partial(launch, rank))  # type: ignore[attr-defined]
     return at_rank
 
