@@ -144,6 +144,16 @@ def test_only_a_host_knows_its_host_and_only_when_it_is_used() -> None:
     assert wrong == []
 
 
+def test_no_host_knows_another() -> None:
+    """What several need lies beside their folders."""
+    hosts = [path for path in (CORE / "hosts").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    wrong = []
+    for path in (file for host in hosts for file in host.rglob("*.py")):
+        others = {f"sfast_core.hosts.{host.name}" for host in hosts if host not in path.parents} | {"sfast_core.hosts.diffusers"}
+        wrong += [f"{path.relative_to(CORE)} imports {module}" for module, _ in imports(path) if any(module.startswith(other) for other in others)]
+    assert wrong == []
+
+
 def test_no_file_is_too_long_for_one_subject() -> None:
     assert [path.name for path in SOURCES if len(path.read_text("utf-8").splitlines()) > 400] == []
 

@@ -18,13 +18,13 @@ from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
 from ..hook import Hook
+from ..options import Steering, live_steering, options_of
 from ..shield import of_host, shielded
 from .dynamic import DynamicStore
 from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
-from .options import Steering, live_steering, options_of
 from .words import words_of
 
 log = logging.getLogger("fast_compile")
