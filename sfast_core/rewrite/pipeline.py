@@ -46,6 +46,7 @@ from .simplify import drop_units, fold_constants, recover_silu, share_common, si
 from .spell_out_attention import spell_out_attention
 from .split_concat import split_concat
 from .split_projections import split_projections
+from .tokens_in_rows import tokens_in_rows
 
 Pass = Callable[[Graph], int]
 
@@ -87,6 +88,7 @@ def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_imp
         "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
         "recover_attention": recover_attention,
         "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
+        "tokens_in_rows": tokens_in_rows,
         "fuse_conv_shortcut": lambda graph: fuse_conv_shortcut(graph, has_impl),
         "convolution_as_linear": convolution_as_linear,
         "fuse_linear_add": lambda graph: fuse_linear_add(graph, has_impl),
