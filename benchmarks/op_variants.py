@@ -20,15 +20,22 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *
     return F.linear(x, weight, bias)
 
 
-def _geglu(arguments: tuple[Any, ...]) -> dict[str, Launch]:
-    from sfast_core.ops.linear_geglu import triton_tma_impl
+def _linear(arguments: tuple[Any, ...]) -> dict[str, Launch]:
+    gated, residual = (*arguments, False, None)[4:6] if len(arguments) > 4 else (False, None)
+    if gated:
+        return _geglu()
+    return {} if residual is None else _linear_add()
+
+
+def _geglu() -> dict[str, Launch]:
+    from sfast_core.ops.linear import triton_tma_impl
 
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
 
     def fused(tile: triton_tma_impl.Tile) -> Launch:
-        def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str) -> torch.Tensor:
+        def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str, *_: Any) -> torch.Tensor:
             out = x.new_empty((*x.shape[:-1], weight.shape[0] // 2))
-            return triton_tma_impl.launch_tile(tile, multiprocessors, x, weight, bias, approximate, out)
+            return triton_tma_impl.launch_tile(tile, multiprocessors, x, weight, bias, act, out)
 
         return launch
 
@@ -38,15 +45,15 @@ def _geglu(arguments: tuple[Any, ...]) -> dict[str, Launch]:
     return found
 
 
-def _linear_add(arguments: tuple[Any, ...]) -> dict[str, Launch]:
+def _linear_add() -> dict[str, Launch]:
     """With the LayerNorm that follows in models, the sum is part of the norm's kernel: what an impl has to beat there."""
     from sfast_core.ops.add_layer_norm import triton_impl as norm
-    from sfast_core.ops.linear_add import OP
+    from sfast_core.ops.linear import OP
 
     def then_norm(launch: Launch) -> Launch:
         return lambda *args: norm.launch(launch(*args), None, None, None, 1e-5)
 
-    def add_in_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> Any:
+    def add_in_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str, gated: bool, residual: torch.Tensor) -> Any:
         return norm.launch(F.linear(x, weight, bias), residual, None, None, 1e-5)
 
     found: dict[str, Launch] = {"part product": _product, "part product, add in norm": add_in_norm}
@@ -95,8 +102,7 @@ def _cross(plan: Any, blocks: int) -> Launch:
 
 
 _VARIANTS: dict[str, Callable[[tuple[Any, ...]], dict[str, Launch]]] = {
-    "linear_geglu": _geglu,
-    "linear_add": _linear_add,
+    "linear": _linear,
     "conv2d_act": _conv,
     "upsample_conv2d": _upsample,
     "attention": _attention,

@@ -75,12 +75,11 @@ def measure(name: str, formats: list[str], steps: int, loras: list[int], device:
                 short, long = ([_sample(model, family, number)[1] for _ in range(5)] for number in (1, steps))
                 step = (statistics.median(long) - statistics.median(short)) / (steps - 1) * 1e3
                 peak = torch.cuda.max_memory_allocated()
-                parts = _parts(model)
-                theirs.setdefault(count, _Theirs(result, [part.clone() for part in parts] if count else []))
-                same = not count or all(map(torch.equal, parts, theirs[count].weights))
+                theirs.setdefault(count, _Theirs(result, [part.clone() for part in _parts(model)] if count else []))
+                same = not count or all(map(torch.equal, _parts(model), theirs[count].weights))  # whoever holds a weight is in a swap's way
                 error, to_comfyui = float("nan") if count else _distance(result, exact), _distance(result, theirs[count].latent)
                 rows.append(Row(name, kind, variant, count, step, first, peak, error, to_comfyui, _traces() - traces, same))
-        del patcher, model, theirs, parts
+        del patcher, model, theirs
         torch.cuda.empty_cache()
     return rows
 

@@ -166,7 +166,9 @@ class _Counted:
 def _job(call: Call, numerics: Numerics) -> Job:
     impls_of = ",".join(impl.name for impl in call.impls)
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
-    reference = (_Reference(call.op.reference),) if call.op.reference_competes or not call.impls else ()
+    competes = call.op.reference_competes
+    competes = competes(*call.args, **call.kwargs) if callable(competes) else competes
+    reference = (_Reference(call.op.reference),) if competes or not call.impls else ()
     impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
     family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
     return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size)

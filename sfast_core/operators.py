@@ -1,4 +1,4 @@
-"""The ops as PyTorch's own operators, ``torch.ops.fast_compile.linear_geglu`` and so on, for code that isn't compiled here."""
+"""The ops as PyTorch's own operators, ``torch.ops.fast_compile.linear`` and so on, for code that isn't compiled here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from .target import Target, probed
 
 NAMESPACE = "fast_compile"
 _ALIGNMENT = 16  # bytes: kernels load so many at once
-#: Of what PyTorch can't read it from: one of its own functions, and those with a size for height and width.
+#: Of what PyTorch can't read it from: a size for height and width.
 _SCHEMAS = {
-    "linear": "(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
     "conv2d_act": "(Tensor x, Tensor weight, Tensor? bias, int[2] stride=1, int[2] padding=0, int[2] dilation=1, SymInt groups=1, "
     'Tensor? residual=None, str act="none", Tensor? channel_add=None) -> Tensor',
     "conv2d_shortcut": "(Tensor x, Tensor weight, Tensor? bias, int[2] padding, Tensor shortcut, Tensor shortcut_weight, "

@@ -98,11 +98,11 @@ def test_the_report_is_plain_data_and_text() -> None:
     (module,) = report["modules"]
     assert module["name"] == "UNet" and module["device"] == "cpu" and module["calls"] == {"traced": 1, "fused": 1}
     (signature,) = module["signatures"]
-    assert signature["passes"]["fuse_geglu"] == 2 and signature["nodes_after"] < signature["nodes_before"] and signature["captures"] == 0
+    assert signature["passes"]["fuse_linear"] == 4 and signature["nodes_after"] < signature["nodes_before"] and signature["captures"] == 0
     assert signature["impls"]["attention"] == {"reference": 4} and signature["refused"]["attention"]
     assert module["settings"]["allow_cpu"] is True and report["versions"]["torch"] == torch.__version__
     text = handle.report().text()
-    for words in ("UNet on cpu", "1 traced, 1 fused", "fuse_geglu 2", "attention: reference 4", "no graph: there is no CUDA device"):
+    for words in ("UNet on cpu", "1 traced, 1 fused", "fuse_linear 4", "attention: reference 4", "no graph: there is no CUDA device"):
         assert words in text
     assert compile(nn.SiLU(), CPU, name="my net").report().modules[0].name == "my net"
 

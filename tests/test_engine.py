@@ -75,7 +75,7 @@ def test_diffusers_unets(sdxl: bool) -> None:
         result = handle(*arguments, **more)
         torch.testing.assert_close(result.sample, own(handle, *arguments, **more).sample, rtol=1e-4, atol=1e-5)
     report = handle.engine.report.signatures[0]
-    assert calls(handle) == {"traced": 1, "fused": 2} and report.passes["fuse_geglu"] >= 3 and report.passes["pack_qkv"] >= 9
+    assert calls(handle) == {"traced": 1, "fused": 2} and report.passes["fuse_linear"] >= 3 and report.passes["pack_qkv"] >= 9
 
 
 class ByMode(nn.Module):

@@ -80,7 +80,7 @@ def test_diffusers_unets(weights: str, sdxl: bool, kind: str, low: torch.dtype) 
             check(handle, *inputs, near=NEAR[low], **given)
     report = handle.engine.report
     assert report.calls["traced"] == 1 and report.calls["eager"] == 0, report.text()
-    wanted = "fuse_group_norm_act fuse_conv_act fuse_add_layer_norm fuse_geglu fuse_attention".split()
+    wanted = "fuse_group_norm_act fuse_conv_act fuse_add_layer_norm fuse_linear fuse_attention".split()
     assert all(report.signatures[0].passes[name] for name in wanted), report.text()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.rewrite import pipeline
 from tests.models import Forward, UNet
 
 
@@ -198,6 +200,12 @@ def scaled(factor: float) -> Callable[[torch.fx.Graph], int]:
     return run
 
 
+def put(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    """A pass in the place of the one that fuses linear layers."""
+    changed = [replace(item, run=wrong) if item.name == "fuse_linear" else item for item in pipeline.PASSES]
+    monkeypatch.setattr(pipeline, "PASSES", tuple(changed))
+
+
 def broken(graph: torch.fx.Graph) -> int:
     raise KeyError("val")
 
@@ -214,7 +222,7 @@ def broken(graph: torch.fx.Graph) -> int:
 def test_a_wrong_rewrite_is_caught_before_it_is_used(monkeypatch: pytest.MonkeyPatch, wrong: Any, words: str) -> None:
     net = UNet()
     before = state(net)
-    monkeypatch.setattr("sfast_core.rewrite.pipeline.fuse_geglu", wrong)
+    put(monkeypatch, wrong)
     handle = compiled(net)
     for _ in range(3):
         inputs = UNet.inputs()
@@ -225,7 +233,7 @@ def test_a_wrong_rewrite_is_caught_before_it_is_used(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("tolerance", "path"), [(1e-2, "fused"), (None, "eager")])
 def test_the_tolerance_can_be_set(monkeypatch: pytest.MonkeyPatch, tolerance: float | None, path: str) -> None:
-    monkeypatch.setattr("sfast_core.rewrite.pipeline.fuse_geglu", scaled(1.005))
+    put(monkeypatch, scaled(1.005))
     handle = compiled(tolerance=tolerance)
     for _ in range(2):
         handle(*UNet.inputs())

@@ -107,9 +107,22 @@ def test_a_layer_knows_only_those_below_it() -> None:
 
 def test_a_rewrite_knows_of_an_op_its_meaning_and_what_an_op_is() -> None:
     """The meaning is the function that has the op's name."""
-    allowed = {*(f"ops.{name}.{name}" for name in OPS), "ops.spec.Op", "ops.spec.Impl"}
+    allowed = {*(f"ops.{name}.{name}" for name in OPS), "ops.spec.Arguments", "ops.spec.Op", "ops.spec.Impl"}
     known = {module for path in SOURCES if path.parent.name == "rewrite" for other, module in known_of_ours(path) if other == "ops"}
     assert "ops.attention.attention" in known and known <= allowed
+
+
+#: What passes share: the graph, patterns that several look for, views, RMSNorms and rotations in their spellings.
+VOCABULARY = {"graph", "patterns", "rms_norms", "rotations", "views"}
+
+
+def test_passes_do_not_know_one_another() -> None:
+    passes = {path for path in SOURCES if path.parent.name == "rewrite"} - {CORE / "rewrite" / f"{name}.py" for name in ("__init__", "pipeline")}
+    wrong = []
+    for path in passes:
+        known = {module.removeprefix("sfast_core.rewrite.") for module, _ in imports(path) if module.startswith("sfast_core.rewrite.")}
+        wrong += [f"{path.name} imports {name}" for name in known - VOCABULARY]
+    assert wrong == []
 
 
 def test_only_a_host_knows_its_host_and_only_when_it_is_used() -> None:

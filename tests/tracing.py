@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_flatten
 
 from sfast_core.capture import Guard, Signature, Trace, Untraceable, autocast_off, record
 from sfast_core.capture.guards import CodeCache, ReadSet
-from sfast_core.rewrite.fuse_linear_add import HasImpl
-from sfast_core.rewrite.graph import drop_unused, drop_unused_weights
+from sfast_core.ops.linear import linear
+from sfast_core.rewrite.graph import drop_unused, drop_unused_weights, named
+from sfast_core.rewrite.patterns import HasImpl
 from sfast_core.rewrite.pipeline import no_impl, passes
 from sfast_core.runtime.instructions import as_function
 from sfast_core.runtime.store import WeightStore
@@ -76,6 +77,13 @@ def same(mine: Any, theirs: Any) -> None:
 def count(graph: Graph, *functions: Callable[..., Any] | str) -> int:
     """How many calls of ``functions`` (a method by its name) there are."""
     return sum(node.op in ("call_function", "call_method") and node.target in functions for node in graph.nodes)
+
+
+def linears(graph: Graph, kind: str) -> list[Any]:
+    """The calls of the op ``linear`` with an "act", a "gate" or a "residual"."""
+    found = [(node, named(node)) for node in graph.nodes if node.target is linear]
+    kinds = {"act": lambda call: call.act != "none" and not call.gated, "gate": lambda call: call.gated, "residual": lambda call: call.residual is not None}
+    return [node for node, call in found if kinds[kind](call)]
 
 
 def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor, has_impl: HasImpl = no_impl) -> tuple[int, Graph]:

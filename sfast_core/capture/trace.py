@@ -193,7 +193,7 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
         return Untraceable(f"the call itself changes the module: {change}", changing=True), Guard(reads, without=change.places)
     externals = Externals(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
-    bound = {(id(ref.table()), ref.name) for ref in recorder.weights if ref.owner() is not None}
+    bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
         return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed)), guard

@@ -31,7 +31,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "norm_rope", (heads(256).transpose(1, 2), normal(64), turned, 1e-6)
     for rows in (tokens, embedding):
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640))
-        yield "linear_add", (rows, normal(640, 640, scale=0.04), normal(640), normal(*rows.shape))
+        yield "linear", (rows, normal(640, 640, scale=0.04), normal(640), "none", False, normal(*rows.shape))
     numbers, scales = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8), torch.full((640, 1), 3e-4, device=device)
     yield "dequantise_blocks", (torch.full((640, 144), 33, dtype=torch.uint8, device=device), "Q4_K", (640, 256), dtype, torch.float16)
     yield "quantise", (tokens, torch.int8, None, 64)
@@ -42,10 +42,10 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     quantised = numbers.view(2, 320, 640), halves[0][0], halves[1][0], halves[0][1], halves[1][1], None, None
     yield "scaled_glu", (*quantised, torch.full((2, 320, 1), 0.02, device=device), dtype, "silu")
     yield from _float8(tokens, numbers, torch.full((), 0.02, device=device))
-    yield "linear_geglu", (tokens, normal(5120, 640, scale=0.04), normal(5120))
+    yield "linear", (tokens, normal(5120, 640, scale=0.04), normal(5120), "gelu", True)
     for act in ("gelu_tanh", "quick_gelu"):
-        yield "linear_act", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)
-    yield "linear_act", (embedding, normal(1280, 640, scale=0.04), normal(1280), "silu")
+        yield "linear", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)
+    yield "linear", (embedding, normal(1280, 640, scale=0.04), normal(1280), "silu")
     for channels in (320, 4):
         yield "conv2d_act", (image, normal(channels, 320, 3, 3, scale=0.02), normal(channels), 1, 1)
     begun = normal(2, 128, 32, 32), normal(320, 192, 1, 1, scale=0.07), normal(320), normal(2, 64, 32, 32)

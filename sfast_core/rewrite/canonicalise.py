@@ -24,20 +24,11 @@ from torch.fx import Graph, Node
 from ..capture.calls import function_name
 from ..capture.functional import cast_like, moved, tensor_of
 from .graph import insert_as, replace, respell, shape, value
+from .patterns import gelu, sdpa
 
 Rule = Callable[[Node, list[Any]], Node | None]
 
 _REQUIRED = object()
-
-
-def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
-    """``F.gelu`` with all its arguments positional."""
-    return F.gelu(x, approximate=approximate)
-
-
-def sdpa(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
-    """``F.scaled_dot_product_attention`` with all its arguments positional."""
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
 
 
 def _arguments(node: Node, names: str, **defaults: Any) -> list[Any] | None:

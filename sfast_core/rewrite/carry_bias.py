@@ -12,27 +12,25 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import element
 from ..ops.add_layer_norm import add_layer_norm
-from ..ops.linear_add import linear_add
-from .fuse_linear_add import HasImpl
-from .graph import calls, calls_of, is_weight, metas, sole_user
-
-_SUM_BIAS = 6  #: its place among the arguments of add_layer_norm
+from ..ops.linear import linear
+from .graph import calls, calls_of, given, is_weight, metas, named, sole_user
+from .patterns import HasImpl
 
 
 def carry_bias(graph: Graph, has_impl: HasImpl) -> int:
-    """``linear_add(x, weight, bias, sum)``, the only reader of an ``add_layer_norm``'s sum, lets that one add its bias.
+    """A linear layer to which an ``add_layer_norm``'s sum is added, which nobody else reads, lets that one add its bias.
 
     In a transformer that is its last feed-forward: behind all others another LayerNorm follows, which takes their sum.
     """
     carried = 0
-    for node in calls_of(graph, linear_add):
-        x, weight, bias, residual = node.args
-        both = _summing(residual, node)
-        if both is None or not is_weight(bias):
+    for node in calls_of(graph, linear):
+        call = named(node)
+        both = _summing(call.residual, node)
+        if both is None or not is_weight(call.bias) or named(both).sum_bias is not None:
             continue
-        arguments = (*both.args, *[None] * (_SUM_BIAS - len(both.args)), bias)
+        arguments = given(both, sum_bias=call.bias)
         if has_impl(add_layer_norm, *metas(arguments)):
-            both.args, node.args = arguments, (x, weight, None, residual)
+            both.args, node.args = arguments, given(node, bias=None)
             carried += 1
     return carried
 
@@ -42,4 +40,4 @@ def _summing(residual: Any, reader: Node) -> Node | None:
     if not calls(residual, element) or residual.args[1] != 0 or reader.args.count(residual) > 1 or sole_user(residual) is not reader:
         return None
     both = residual.args[0]
-    return both if calls(both, add_layer_norm) and both.args[1] is not None else None
+    return both if calls(both, add_layer_norm) and named(both).residual is not None else None

@@ -18,13 +18,12 @@ from ..ops.conv2d_shortcut import conv2d_shortcut
 from ..ops.group_norm_act import group_norm_act
 from ..ops.upsample_conv2d import upsample_conv2d
 from ..weights import CHANNELS_LAST, ChannelsLast, Weight
-from .graph import calls, calls_of, insert_as, is_free_weight, shape, value
-from .pack_linears import MayLay
-from .split_concat import TAIL
+from .graph import calls, calls_of, given, insert_as, is_free_weight, named, shape, value
+from .patterns import MayLay
 
 _CONVOLUTIONS = (conv2d_act, conv2d_shortcut, upsample_conv2d)
 #: Which arguments of an op are images that a kernel reads as they lie.
-_IMAGES: dict[Callable[..., Any], tuple[int, ...]] = {conv2d_act: (0,), conv2d_shortcut: (0, 4, 7), upsample_conv2d: (0,), group_norm_act: (0, TAIL)}
+_IMAGES: dict[Callable[..., Any], str] = {conv2d_act: "x", conv2d_shortcut: "x shortcut tail", upsample_conv2d: "x", group_norm_act: "x tail"}
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -36,11 +35,11 @@ def images_channels_last(graph: Graph) -> int:
     """Turn the input of each image op that no other image op made. Nothing happens at run time where it is turned already."""
     changed = 0
     for node in calls_of(graph, *_IMAGES):
-        for place in _IMAGES[node.target]:  # type: ignore[index]
-            image: Any = node.args[place] if place < len(node.args) else None
+        for name in _IMAGES[node.target].split():  # type: ignore[index]
+            image = getattr(named(node), name)
             if isinstance(image, Node) and not calls(image, *_IMAGES, channels_last):
                 turned = torch.empty_like(value(image), memory_format=torch.channels_last)
-                node.update_arg(place, insert_as(node, turned, channels_last, image))
+                node.args = given(node, **{name: insert_as(node, turned, channels_last, image)})
                 changed += 1
     return changed
 

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
-from .graph import calls_of, insert, insert_as, replace, shape, throughout, value
+from .graph import calls_of, insert, insert_as, replace, shape, value
+from .patterns import is_matrix_product
 from .views import as_tokens
-
-
-def is_matrix_product(convolution: Node) -> bool:
-    """Whether each pixel of the result is a sum over the channels of the same pixel."""
-    x, weight, _, stride, padding, _, groups = convolution.args
-    if value(x).dim() != 4 or shape(weight)[2:] != (1, 1):  # type: ignore[arg-type]
-        return False
-    return groups == 1 and throughout(stride, 1) and throughout(padding, 0)
 
 
 def convolution_as_linear(graph: Graph) -> int:

@@ -8,27 +8,27 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import element
 from ..ops.quantise import quantise
-from .canonicalise import gelu
-from .fuse_linear_add import HasImpl
 from .graph import (
     alike,
     calls,
     calls_of,
     drop_unused,
+    given,
     insert_as,
     insert_item,
     joins_along_last,
     metas,
+    named,
     replace_reshaped,
     shape,
     sole_user,
     value,
 )
+from .patterns import HasImpl, gate_activation
 
 
 class _Source(NamedTuple):
@@ -44,7 +44,7 @@ def fold_into_quantise(graph: Graph, has_impl: HasImpl) -> int:
     """Each quantising that can read something in front of its input. Returns how many there were."""
     folded = 0
     for node in calls_of(graph, quantise):
-        if len(node.args) != 4 or not all(calls(user, element) for user in node.users):
+        if given(node)[4:] != (None, None, None) or not all(calls(user, element) for user in node.users):
             continue
         source = _source(node)
         if source is not None and has_impl(quantise, *metas(_arguments(node, source))):
@@ -55,16 +55,16 @@ def fold_into_quantise(graph: Graph, has_impl: HasImpl) -> int:
 
 
 def _arguments(node: Node, source: _Source) -> tuple[Any, ...]:
-    return (source.x, *node.args[1:], source.act, source.times, source.front)
+    return given(node, **source._asdict())
 
 
 def _source(node: Node) -> _Source | None:
     """What a call of quantise can read instead of its input; None where that is nothing new."""
-    given: Any = node.args[0]
-    x, alone = _in_rows(given, node)
+    read: Any = node.args[0]
+    x, alone = _in_rows(read, node)
     if alone and (found := _joined(x) or _made(x)) is not None:
         return found
-    return None if x is given or _is_view(x, given) else _Source(x)
+    return None if x is read or _is_view(x, read) else _Source(x)
 
 
 def _in_rows(x: Node, reader: Node) -> tuple[Node, bool]:
@@ -98,29 +98,20 @@ def _joined(x: Node) -> _Source | None:
 
 def _made(x: Node) -> _Source | None:
     """An activation, or a product of two tensors alike, one of them perhaps behind an activation."""
-    if (act := _act(x)) is not None:
+    if (act := gate_activation(x)) is not None:
         return _Source(x.args[0], act)  # type: ignore[arg-type]
     if not calls(x, torch.mul) or not all(alike(arg, x) for arg in x.args):
         return None
     left, right = x.args
     for gate, times in ((left, right), (right, left)):
-        if (act := _act(gate)) is not None and sole_user(gate) is x:  # type: ignore[arg-type]
+        if (act := gate_activation(gate)) is not None and sole_user(gate) is x:  # type: ignore[arg-type]
             return _Source(gate.args[0], act, times)  # type: ignore[union-attr, arg-type]
     return _Source(left, None, right)  # type: ignore[arg-type]
 
 
-def _act(node: Any) -> str | None:
-    """The activation that a node is a call of."""
-    if calls(node, F.silu):
-        return "silu"
-    if calls(node, gelu):
-        return "gelu" if node.args[1] == "none" else "gelu_tanh"
-    return None
-
-
 def _let_read(node: Node, source: _Source) -> None:
     """Put a call that reads ``source`` in the place of ``node``, its results seen in node's rows."""
-    dtype, scale = node.args[1], node.args[2]
+    dtype, scale = named(node).dtype, named(node).scale
     x = value(source.x)
     width = x.shape[-1] + (0 if source.front is None else shape(source.front)[-1])
     q = x.new_empty((*x.shape[:-1], width), dtype=dtype)

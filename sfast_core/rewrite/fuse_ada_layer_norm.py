@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,8 @@ from torch.fx import Graph, Node
 from ..capture.functional import element
 from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
-from .fuse_layer_norm import has_own_bias
-from .fuse_linear_add import HasImpl
-from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
+from .patterns import HasImpl, gate_of, has_own_bias, is_row, less_one
 
 
 class _Modulation(NamedTuple):
@@ -81,28 +80,6 @@ def _modulation(normed: Node) -> _Modulation | None:
     return _Modulation(last, scale, shift)
 
 
-def less_one(factor: Any, normed: Node, by_token: bool = False) -> Node | None:
-    """The scale where ``factor`` is ``1 + scale``, perhaps with a view behind the sum."""
-    if not is_row(factor, normed, by_token):
-        return None
-    summed = factor.args[0] if calls(factor, torch.reshape) else factor
-    if not calls(summed, torch.add) or not any(type(arg) in (int, float) and arg == 1 for arg in summed.args):
-        return None
-    scale = next((arg for arg in summed.args if isinstance(arg, Node)), None)
-    if scale is None or value(scale).dtype != value(factor).dtype:
-        return None
-    return scale if shape(scale) == shape(factor) else insert(factor, torch.reshape, scale, shape(factor))
-
-
-def is_row(node: Any, tokens: Node, by_token: bool = False) -> bool:
-    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all; ``by_token``: also where each token has its own."""
-    if not isinstance(node, Node) or value(tokens).dim() != 3:
-        return False
-    images, length, channels = shape(tokens)
-    rows = {(count, 1, channels) for count in (1, images)} | ({(count, length, channels) for count in (1, images)} if by_token else set())
-    return shape(node) in rows and value(node).dtype == value(tokens).dtype
-
-
 def _gated(norm: Node, total: Node | None) -> _Sum:
     """What ``norm`` sums up, ``total`` being the sum that it gives, or what has been summed up for it."""
     x, residual = norm.args[:2]
@@ -114,11 +91,3 @@ def _gated(norm: Node, total: Node | None) -> _Sum:
         if calls(product, torch.mul) and sole_user(product) is norm and (found := gate_of(product.args, product)):
             return _Sum(total, *found, kept)
     return _Sum(total, x, None, residual)
-
-
-def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
-    """The tokens among two factors and their gate; ``result`` has the tokens' shape and dtype."""
-    for y, gate in (factors, factors[::-1]):
-        if alike(y, result) and is_row(gate, y):
-            return y, gate
-    return None

@@ -8,8 +8,8 @@ import torch
 from torch.fx import Graph, Node
 
 from ..ops.attention import attention
-from .canonicalise import sdpa
 from .graph import calls, calls_of, insert, insert_as, replace, shape, value
+from .patterns import sdpa
 
 
 def fuse_attention(graph: Graph) -> int:

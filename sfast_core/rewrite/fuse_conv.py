@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
-from .fuse_group_norm import split_channel_add
 from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .patterns import split_channel_add
 
 
 def _residual(conv: Node, total: Node | None) -> Node | None:

@@ -9,10 +9,8 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.conv2d_shortcut import conv2d_shortcut
-from .convolution_as_linear import is_matrix_product
-from .fuse_linear_add import HasImpl
 from .graph import calls, calls_of, drop_unused, insert_as, metas, replace, shape, sole_user, throughout, value
-from .split_concat import parts_of
+from .patterns import HasImpl, is_matrix_product, joined_images
 
 
 def fuse_conv_shortcut(graph: Graph, has_impl: HasImpl) -> int:
@@ -28,7 +26,7 @@ def fuse_conv_shortcut(graph: Graph, has_impl: HasImpl) -> int:
                 continue
             x, weight, bias, _, padding, *_ = conv.args
             image, short_weight, short_bias, *_ = short.args
-            begin, *tail = parts_of(image) or (image,)
+            begin, *tail = joined_images(image) or (image,)
             args = (x, weight, bias, padding, begin, short_weight, short_bias, *tail)
             if has_impl(conv2d_shortcut, *metas(args)):
                 replace(total, insert_as(total, value(total), conv2d_shortcut, *args))

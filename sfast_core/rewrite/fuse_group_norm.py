@@ -8,30 +8,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
 from ..ops.group_norm_act import group_norm_act
 from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
-
-
-def channel_vector(x: Node, other: object) -> bool:
-    """Whether ``other`` is one value per (sample, channel) of the feature map ``x``: [N or 1, C, 1, 1, ...]."""
-    if not isinstance(other, Node) or value(other).dim() != value(x).dim() or value(x).dim() < 3:
-        return False
-    sizes, full = shape(other), shape(x)
-    return (
-        sizes[1] == full[1] and sizes[0] in (1, full[0]) and all(size == 1 for size in sizes[2:]) and value(other).dtype == value(x).dtype
-    )
-
-
-def split_channel_add(node: Node) -> tuple[Node, Node] | None:
-    """``(x, channel)`` where ``node`` is their sum and x has the sum's shape."""
-    if not calls(node, torch.add):
-        return None
-    for x, other in (node.args, reversed(node.args)):
-        if isinstance(x, Node) and shape(x) == shape(node) and value(x).dtype == value(node).dtype and channel_vector(x, other):
-            return x, other
-    return None
+from .patterns import split_channel_add
 
 
 def fuse_group_norm_act(graph: Graph) -> int:

@@ -6,15 +6,13 @@ The bias of a linear layer that is added to the residual goes along: the pass ha
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
-
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.add_layer_norm import add_layer_norm
-from .fuse_linear_add import HasImpl, has_siblings
-from .graph import calls, calls_of, drop_unused, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert_as, insert_item, metas, replace, respell, shape, value
+from .patterns import HasImpl, has_own_bias
 
 
 def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
@@ -57,11 +55,6 @@ def _fuse_sum(total: Node, weight: Node | None, bias: Node | None, eps: float, h
             respell(linear, value(linear), F.linear, *linear.args[:2], None)
             return insert_as(total, _results(total), add_layer_norm, *arguments)
     return insert_as(total, _results(total), add_layer_norm, *total.args, weight, bias, eps)
-
-
-def has_own_bias(node: Any) -> TypeGuard[Node]:
-    """A linear layer with a bias whose result has one reader, and which isn't to be packed with others that read its input."""
-    return calls(node, F.linear) and node.args[2] is not None and sole_user(node) is not None and not has_siblings(node)
 
 
 def _results(x: Node) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,9 +17,8 @@ from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
 from ..ops.norm_quantise import norm_quantise
 from ..ops.quantise import quantise
-from .fuse_ada_layer_norm import less_one
-from .fuse_linear_add import HasImpl
-from .graph import alike, calls, calls_of, drop_unused, insert_as, insert_item, metas, replace_reshaped, shape, sole_user, value
+from .graph import alike, calls, calls_of, drop_unused, insert_as, insert_item, metas, named, replace_reshaped, shape, sole_user, value
+from .patterns import HasImpl, less_one
 from .rms_norms import eps_of, sum_of
 
 
@@ -46,15 +45,15 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
     """Each norm that one :func:`quantise` alone reads, perhaps in another shape with the same rows. Without an impl all stays as it is."""
     fused = 0
     for node in calls_of(graph, quantise):
-        given: list[Any] = [*node.args, *(None, 0)[len(node.args) - 2 :]]
-        x, dtype, input_scale, rotate = given[:4]
+        call = named(node)
+        x, input_scale = call.x, call.scale
         normed = x.args[0] if calls(x, torch.reshape) and shape(x)[-1] == shape(x.args[0])[-1] else x
-        if sole_user(x) is not node or (normed is not x and sole_user(normed) is not x) or any(arg is not None for arg in given[4:]):
+        if sole_user(x) is not node or (normed is not x and sole_user(normed) is not x) or any(arg is not None for arg in (call.act, call.times, call.front)):
             continue
         found = _layer_norm(normed) or _rms_norm(normed)
         if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):
             continue
-        arguments = (*found[3:6], dtype, input_scale, rotate, *found[6:])
+        arguments = (*found[3:6], call.dtype, input_scale, call.rotate, *found[6:])
         if not has_impl(norm_quantise, *metas(arguments)):
             continue
         _put(node, normed, found, arguments)
@@ -87,12 +86,11 @@ def _layer_norm(normed: Node) -> _Norm | None:
     node: Any = normed.args[0]
     total = next((user for user in node.users if calls(user, element) and user.args[1] == 0), None)
     if calls(node, ada_layer_norm):
-        x, scale, shift, eps, residual, gate, x_bias = (*node.args, *[None] * 3)[:7]
-        return _Norm(node, total, node, x, "layer", eps, scale=scale, shift=shift, residual=residual, gate=gate, x_bias=x_bias)
+        return _Norm(node, total, node, norm="layer", **vars(named(node)))
     if calls(node, add_layer_norm):
-        x, residual, weight, bias, eps, x_bias, sum_bias = (*node.args, *[None] * 2)[:7]
-        if sum_bias is None:
-            return _Norm(node, total, node, x, "layer", eps, weight, bias, residual=residual, x_bias=x_bias)
+        call = vars(named(node))
+        if call.pop("sum_bias") is None:
+            return _Norm(node, total, node, norm="layer", **call)
     return None
 
 

@@ -11,9 +11,8 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..ops.norm_rope import norm_rope
-from .canonicalise import sdpa
-from .fuse_linear_add import HasImpl, has_siblings
 from .graph import calls, calls_of, drop_unused, insert, metas, replace, shape, sole_user, value
+from .patterns import HasImpl, has_siblings, sdpa
 from .rms_norms import norm_of
 from .rotations import Rotation, rotations
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import element
 from ..ops.scaled_glu import scaled_glu
 from ..ops.scaled_linear import scaled_linear
-from .canonicalise import gelu
-from .fuse_linear_add import HasImpl
 from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, replace, replace_reshaped, shape, sole_user, value
+from .patterns import HasImpl, gate_activation
 
 
 class _Half(NamedTuple):
@@ -36,7 +34,7 @@ def fuse_scaled_glu(graph: Graph, has_impl: HasImpl) -> int:
 
 def _fuse(node: Node, has_impl: HasImpl) -> bool:
     for activated, plain in (node.args, node.args[::-1]) if len(node.args) == 2 else ():
-        act = _act(activated)
+        act = gate_activation(activated)
         if act is None or sole_user(activated) is not node or not alike(activated, node) or not alike(plain, node):  # type: ignore[arg-type]
             continue
         gate, up = _half(activated.args[0], activated), _half(plain, node)  # type: ignore[union-attr]
@@ -49,14 +47,6 @@ def _fuse(node: Node, has_impl: HasImpl) -> bool:
             replace(node, new) if rows == shape(node) else replace_reshaped(node, new, node)
             return True
     return False
-
-
-def _act(node: Any) -> str | None:
-    if calls(node, F.silu):
-        return "silu"
-    if calls(node, gelu):
-        return "gelu" if node.args[1] == "none" else "gelu_tanh"
-    return None
 
 
 def _half(node: Any, reader: Node) -> _Half | None:

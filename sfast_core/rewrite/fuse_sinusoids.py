@@ -9,8 +9,8 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..ops.sinusoids import sinusoids
-from .fuse_linear_add import HasImpl
 from .graph import calls, calls_of, drop_unused, insert_as, joins_along_last, metas, replace, shape, sole_user, value
+from .patterns import HasImpl
 
 
 def fuse_sinusoids(graph: Graph, has_impl: HasImpl) -> int:

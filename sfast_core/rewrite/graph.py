@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from ..capture.functional import element
 from ..capture.nodes import call_function
 from ..capture.nodes import drop_unused as drop_unused
+from ..ops.spec import Arguments
 from ..weights import Weight
 
 
@@ -39,6 +40,16 @@ def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
     """The nodes that :func:`calls` is true of, in order. FX keeps nodes by what they call: most passes look for a few of thousands."""
     found = [node for function in functions for node in graph.find_nodes(op="call_function", target=function, sort=False)]
     return sorted(node for node in found if not node.kwargs)
+
+
+def named(node: Node) -> Arguments:
+    """The arguments of a call of an op by name."""
+    return Arguments.of(node.target, *node.args)  # type: ignore[arg-type]
+
+
+def given(node: Node, **others: Any) -> tuple[Any, ...]:
+    """All arguments of a call of an op in their order, with others in the place of those of these names."""
+    return tuple((vars(named(node)) | others).values())
 
 
 def alike(one: Any, other: Node) -> bool:

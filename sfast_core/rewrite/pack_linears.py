@@ -1,6 +1,6 @@
 """Linear layers that read the same input become one matrix product, and their weights one tensor.
 
-``pack_context``, ``pack_embedding`` and ``pack_qkv`` use it, told apart by what the layers read.
+Three passes, told apart by what the layers read.
 """
 
 from __future__ import annotations
@@ -11,19 +11,30 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.functional import cast_like
 from ..weights import PACKED, Packed, Weight
-from .graph import calls, calls_of, insert, insert_as, is_free_weight, is_input, new_weight, replace, shape, value
-
-MayLay = Callable[[Weight], bool]
-
-
-def from_input(x: Node) -> bool:
-    """Whether ``x`` is an input of the call, perhaps in another dtype."""
-    return is_input(x) or (calls(x, cast_like) and is_input(x.args[0]))
+from .graph import calls, calls_of, insert, insert_as, is_free_weight, new_weight, replace, shape, value
+from .patterns import MayLay, from_input
 
 
-def pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int:
+def pack_context(graph: Graph, may_pack: MayLay) -> int:
+    """All projections of an input of the call: the keys and values of every cross-attention, which read the prompt.
+
+    SDXL: 140 products of 154 rows become one, about 1 ms a step becomes 0.25 ms.
+    """
+    return _pack(graph, may_pack, lambda x: value(x).dim() == 3 and from_input(x))
+
+
+def pack_embedding(graph: Graph, may_pack: MayLay) -> int:
+    """All projections of a vector per sample: every residual block's of the timestep embedding."""
+    return _pack(graph, may_pack, lambda x: value(x).dim() == 2)
+
+
+def pack_qkv(graph: Graph, may_pack: MayLay) -> int:
+    """Queries, keys and values of self-attention, and whatever else reads one token sequence."""
+    return _pack(graph, may_pack, lambda x: value(x).dim() >= 3 and not from_input(x))
+
+
+def _pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int:
     """Join the linear layers that read the same node, where ``wanted`` says so of that node. Returns how many were joined."""
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in calls_of(graph, F.linear):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +11,6 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from ..weights import Weight
 from .canonicalise import canonicalise
 from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
@@ -22,20 +23,17 @@ from .fuse_attention import fuse_attention
 from .fuse_conv import fuse_conv_act
 from .fuse_conv_shortcut import fuse_conv_shortcut
 from .fuse_gated_sum import fuse_gated_sum
-from .fuse_geglu import fuse_geglu
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
-from .fuse_linear_act import fuse_linear_act
-from .fuse_linear_add import HasImpl, fuse_linear_add
+from .fuse_linear import fuse_linear
 from .fuse_norm_quantise import fuse_norm_quantise
 from .fuse_norm_rope import fuse_norm_rope
 from .fuse_scaled_glu import fuse_scaled_glu
 from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
-from .pack_context import pack_context
-from .pack_embedding import pack_embedding
-from .pack_qkv import pack_qkv
+from .pack_linears import pack_context, pack_embedding, pack_qkv
+from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
 from .recover_attention import recover_attention
 from .recover_rms_norm import recover_rms_norm
@@ -48,7 +46,23 @@ from .split_concat import split_concat
 from .split_projections import split_projections
 from .tokens_in_rows import tokens_in_rows
 
-Pass = Callable[[Graph], int]
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass, by the name of its function or another.
+
+    Args:
+        run: gets the graph, and ``has_impl`` and ``may_pack`` (of :func:`passes`) where it has parameters of these names; returns the number of
+            places that it changed.
+        after: the passes whose work it builds on, by name. Any order that this allows gives the same graph.
+    """
+
+    run: Callable[..., int]
+    after: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.run.__name__)
 
 
 @dataclass
@@ -65,76 +79,84 @@ def no_impl(*_: Any) -> bool:
     return False
 
 
-def passes(may_pack: Callable[[Weight], bool] | None, has_impl: HasImpl = no_impl) -> dict[str, Pass]:
+#: In an order that ``after`` allows; tests run others.
+PASSES = (
+    Pass(canonicalise),
+    Pass(drop_units, after="canonicalise"),
+    Pass(drop_copies, after="canonicalise"),
+    Pass(recover_silu, after="canonicalise"),
+    Pass(rejoin_slices, after="canonicalise"),
+    Pass(spell_out_attention, after="canonicalise"),
+    Pass(simplify_shapes, after="spell_out_attention"),
+    Pass(share_common, after="canonicalise"),
+    Pass(recover_rms_norm, after="simplify_shapes share_common"),
+    Pass(fold_constants, after="canonicalise"),
+    Pass(place_constants, after="fold_constants"),
+    Pass(recover_scaled_linear, after="canonicalise"),
+    Pass(fuse_sinusoids, after="place_constants"),
+    Pass(recover_attention, after="simplify_shapes"),
+    Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
+    Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope"),
+    Pass(fuse_conv_shortcut, after="canonicalise"),
+    Pass(convolution_as_linear, after="share_common fuse_conv_shortcut"),
+    Pass(fuse_linear, after="recover_silu recover_scaled_linear tokens_in_rows convolution_as_linear"),
+    Pass(fuse_group_norm_act, after="recover_silu simplify_shapes"),
+    Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
+    Pass(fuse_upsample_conv, after="canonicalise"),
+    Pass(fuse_conv_act, after="fuse_linear fuse_group_norm_act fuse_upsample_conv"),
+    Pass(fuse_add_layer_norm, after="rejoin_slices fuse_linear"),
+    Pass(fuse_ada_layer_norm, after="fuse_add_layer_norm"),
+    Pass(carry_bias, after="fuse_add_layer_norm"),
+    Pass(fuse_norm_quantise, after="recover_rms_norm fuse_ada_layer_norm"),
+    Pass(fuse_ada_rms_norm, after="fuse_norm_quantise"),
+    Pass(split_projections, after="fuse_ada_layer_norm fuse_ada_rms_norm"),
+    Pass(fuse_attention, after="recover_attention fuse_norm_rope"),
+    Pass(fuse_scaled_glu, after="recover_silu recover_scaled_linear"),
+    Pass(fold_into_quantise, after="fuse_norm_quantise fuse_scaled_glu"),
+    Pass(fuse_gated_sum, after="fuse_norm_quantise fuse_ada_rms_norm fold_into_quantise"),
+    Pass(share_halves, after="fuse_attention"),
+    Pass(images_channels_last, after="split_concat fuse_conv_act"),
+    Pass(pack_context, after="fuse_norm_rope split_projections"),
+    Pass(pack_embedding, after="fuse_norm_rope split_projections"),
+    Pass(pack_qkv, after="fuse_norm_rope split_projections"),
+    Pass(convolutions_channels_last, after="fuse_conv_act"),
+    Pass(simplify_shapes, after="fuse_group_norm_act fuse_attention pack_context pack_embedding pack_qkv", name="simplify_shapes_again"),
+)
+
+#: Passes that others do the work of, as settings may have them.
+_FORMER = {"fuse_geglu": "fuse_linear", "fuse_linear_act": "fuse_linear", "fuse_linear_add": "fuse_linear"}
+
+
+def passes(may_pack: MayLay | None, has_impl: HasImpl = no_impl, order: tuple[Pass, ...] | None = None) -> dict[str, Callable[[Graph], int]]:
     """Every pass by name, in order.
 
     Args:
-        may_pack: says whether a weight may be laid out as its layout says; None leaves all as they lie.
+        may_pack: says whether a weight may be laid out as its layout says; None leaves all as they lie, and the passes out that lay out.
         has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
     """
-    table: dict[str, Pass] = {
-        "canonicalise": canonicalise,
-        "drop_units": drop_units,
-        "drop_copies": drop_copies,
-        "recover_silu": recover_silu,
-        "rejoin_slices": rejoin_slices,
-        "spell_out_attention": spell_out_attention,
-        "simplify_shapes": simplify_shapes,
-        "share_common": share_common,
-        "recover_rms_norm": recover_rms_norm,
-        "fold_constants": fold_constants,
-        "place_constants": place_constants,
-        "recover_scaled_linear": lambda graph: recover_scaled_linear(graph, has_impl),
-        "fuse_sinusoids": lambda graph: fuse_sinusoids(graph, has_impl),
-        "recover_attention": recover_attention,
-        "fuse_norm_rope": lambda graph: fuse_norm_rope(graph, has_impl),
-        "tokens_in_rows": tokens_in_rows,
-        "fuse_conv_shortcut": lambda graph: fuse_conv_shortcut(graph, has_impl),
-        "convolution_as_linear": convolution_as_linear,
-        "fuse_linear_add": lambda graph: fuse_linear_add(graph, has_impl),
-        "fuse_group_norm_act": fuse_group_norm_act,
-        "split_concat": lambda graph: split_concat(graph, has_impl),
-        "fuse_upsample_conv": fuse_upsample_conv,
-        "fuse_conv_act": fuse_conv_act,
-        "fuse_add_layer_norm": lambda graph: fuse_add_layer_norm(graph, has_impl),
-        "fuse_ada_layer_norm": lambda graph: fuse_ada_layer_norm(graph, has_impl),
-        "carry_bias": lambda graph: carry_bias(graph, has_impl),
-        "fuse_norm_quantise": lambda graph: fuse_norm_quantise(graph, has_impl),
-        "fuse_ada_rms_norm": lambda graph: fuse_ada_rms_norm(graph, has_impl),
-        "fuse_geglu": fuse_geglu,
-        "split_projections": lambda graph: split_projections(graph, has_impl),
-        "fuse_linear_act": fuse_linear_act,
-        "fuse_attention": fuse_attention,
-        "fuse_scaled_glu": lambda graph: fuse_scaled_glu(graph, has_impl),
-        "fold_into_quantise": lambda graph: fold_into_quantise(graph, has_impl),
-        "fuse_gated_sum": fuse_gated_sum,
-        "share_halves": lambda graph: share_halves(graph, has_impl),
-        "images_channels_last": images_channels_last,
-    }
-    if may_pack is not None:
-        allowed = may_pack
-        table |= {
-            "pack_context": lambda graph: pack_context(graph, allowed),
-            "pack_embedding": lambda graph: pack_embedding(graph, allowed),
-            "pack_qkv": lambda graph: pack_qkv(graph, allowed),
-            "convolutions_channels_last": lambda graph: convolutions_channels_last(graph, allowed),
-        }
-    table["simplify_shapes_again"] = simplify_shapes
+    given = {"has_impl": has_impl, "may_pack": may_pack}
+    table: dict[str, Callable[[Graph], int]] = {}
+    for item in PASSES if order is None else order:
+        wanted = {name: given[name] for name in inspect.signature(item.run).parameters if name in given}
+        if None not in wanted.values():
+            table[item.name] = functools.partial(item.run, **wanted)
     return table
 
 
 def rewrite(
     graph: Graph,
-    may_pack: Callable[[Weight], bool] | None,
+    may_pack: MayLay | None,
     disabled: tuple[str, ...] = (),
     has_impl: HasImpl = no_impl,
+    order: tuple[Pass, ...] | None = None,
 ) -> Rewritten:
     """Run the passes over ``graph`` in place, less those named in ``disabled``. For the rest see :func:`passes`.
 
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.
     """
-    table = passes(may_pack, has_impl)
+    table = passes(may_pack, has_impl, order)
+    disabled = tuple(_FORMER.get(name, name) for name in disabled)
     unknown = set(disabled) - set(passes(lambda _: True))
     if unknown:
         raise ValueError(f"disabled_passes: got {', '.join(sorted(unknown))}, known are {', '.join(passes(lambda _: True))}")

@@ -10,8 +10,8 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .canonicalise import sdpa
 from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .patterns import sdpa
 
 
 class _Scores(NamedTuple):

@@ -16,9 +16,8 @@ from torch.fx import Graph, Node
 
 from ..ops.quantise import quantise
 from ..ops.scaled_linear import scaled_linear
-from .canonicalise import gelu
-from .fuse_linear_add import HasImpl
 from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, sole_user, value
+from .patterns import HasImpl, gelu
 
 #: comfy-kitchen's codes of dtypes.
 _DTYPES = {0: torch.float32, 1: torch.float16, 2: torch.bfloat16, 5: torch.float8_e4m3fn, 6: torch.float8_e5m2}

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from ..capture.functional import cast_like
-from .fuse_ada_layer_norm import gate_of, is_row, less_one
 from .graph import alike, calls, shape, sole_user, value
+from .patterns import gate_of, is_row, less_one
 
 _EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32)}
 

@@ -44,18 +44,18 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
     """Replace each op's reference by the impl to run.
 
     Args:
-        graph: its calls of ``op.reference`` are changed in place; those without an impl stay.
+        graph: its calls of ``op.reference`` and ``op.plain`` are changed in place; those without an impl stay.
         ops: the ops to look for.
         target: what the machine has.
         disabled: patterns of ``op.impl`` that the user turned off.
         choose: decides between several impls by measuring. None: the first that applies.
     """
-    by_reference = {op.reference: op for op in ops}
+    by_function = {function: op for op in ops for function in (op.reference, op.plain) if function is not None}
     selection, found = Selection(), []
     fitting = _Fitting(target, disabled, selection.refused)
     for node in graph.nodes:
-        if node.op == "call_function" and node.target in by_reference:
-            op, args, kwargs = by_reference[node.target], metas(node.args), metas(node.kwargs)
+        if node.op == "call_function" and node.target in by_function and not (node.kwargs and node.target is by_function[node.target].plain):
+            op, args, kwargs = by_function[node.target], metas(node.args), metas(node.kwargs)
             found.append((node, Call(op, fitting.impls(op, args, kwargs), args, kwargs)))
     names = _decide([call for _, call in found], choose)
     for (node, call), name in zip(found, names, strict=True):

@@ -10,8 +10,8 @@ from torch.fx import Graph, Node
 
 from ..ops.attention import attention
 from ..ops.attention_of_halves import attention_of_halves
-from .fuse_linear_add import HasImpl
 from .graph import calls_of, insert_as, is_input, metas, replace, shape, value
+from .patterns import HasImpl
 
 #: Of scores. With fewer of them half of the time is hardly more than the comparison takes.
 _FEWEST = 2**26

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
-from .canonicalise import sdpa
 from .graph import calls, drop_unused, insert, insert_as, insert_item, replace, shape, value
+from .patterns import sdpa
 
 _PLAIN = {
     "bias_k": None,

@@ -5,20 +5,17 @@ A U-Net's decoder joins what it has with what the encoder kept, 9 times in SDXL:
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.group_norm_act import group_norm_act
-from ..ops.linear_add import linear_add
-from .fuse_linear_add import HasImpl
-from .graph import calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, value
+from ..ops.linear import linear
+from .graph import calls, calls_of, drop_unused, given, insert, insert_as, metas, named, replace, shape, value
+from .patterns import HasImpl, joined_images
 from .views import Seen
 
 TOKENS = (0, 2, 3, 1)  #: the permutation from an image to its pixels
-TAIL = 7  #: the place of ``tail`` among group_norm_act's arguments
 
 
 def split_concat(graph: Graph, has_impl: HasImpl) -> int:
@@ -31,7 +28,7 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
     """
     split = 0
     for node in calls_of(graph, torch.cat):
-        if (parts := parts_of(node)) is None:
+        if (parts := joined_images(node)) is None:
             continue
         readers = [_reader(user, *parts, has_impl) for user in node.users]
         if not all(readers):
@@ -44,20 +41,10 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
     return split
 
 
-def parts_of(node: Any) -> tuple[Node, Node] | None:
-    """The two images that ``node`` joins along their channels, None where it doesn't."""
-    if not calls(node, torch.cat) or len(node.args) != 2 or value(node).dim() != 4 or node.args[1] not in (1, -3):
-        return None
-    parts: Any = node.args[0]
-    if len(parts) != 2 or any(value(part).dtype != value(node).dtype or value(part).dim() != 4 for part in parts):
-        return None
-    return parts[0], parts[1]
-
-
 def _reader(user: Node, x: Node, tail: Node, has_impl: HasImpl) -> list[Node]:
     """The calls by which ``user`` reads the joined image, none where one of them can't take it in two parts."""
     if calls(user, group_norm_act):
-        taken = len(user.args) == TAIL and has_impl(group_norm_act, *metas((x, *user.args[1:], tail)))
+        taken = named(user).tail is None and has_impl(group_norm_act, *metas(given(user, x=x, tail=tail)))
         return [user] if taken else []
     if not calls(user, torch.permute) or user.args[1] != TOKENS:
         return []
@@ -67,7 +54,8 @@ def _reader(user: Node, x: Node, tail: Node, has_impl: HasImpl) -> list[Node]:
 
 def _is_product(node: Node, tokens: Node) -> bool:
     """Whether ``node`` is a matrix product of ``tokens`` and doesn't read them otherwise too."""
-    return calls(node, F.linear, linear_add) and node.args[0] is tokens and tokens not in node.args[1:]
+    plain = calls(node, F.linear) or (calls(node, linear) and named(node).act == "none" and not named(node).gated)
+    return plain and node.args[0] is tokens and tokens not in node.args[1:]
 
 
 def _has_sum(product: Node, x: Node, tail: Node, has_impl: HasImpl) -> bool:
@@ -75,19 +63,19 @@ def _has_sum(product: Node, x: Node, tail: Node, has_impl: HasImpl) -> bool:
     weight, out = value(product.args[1]), value(product)  # type: ignore[arg-type]
     shares = weight.split([shape(x)[1], shape(tail)[1]], dim=1)
     tokens = [out.new_empty((*shape(product)[:-1], share.shape[1])) for share in shares]
-    return has_impl(linear_add, tokens[0], shares[0], None, out.new_empty(out.shape))
+    return has_impl(linear, tokens[0], shares[0], None, "none", False, out.new_empty(out.shape))
 
 
 def _split(call: Node, x: Node, tail: Node) -> None:
     if calls(call, group_norm_act):
-        replace(call, insert_as(call, value(call), group_norm_act, x, *call.args[1:], tail))
+        replace(call, insert_as(call, value(call), group_norm_act, *given(call, x=x, tail=tail)))
         return
     _, weight, *rest = call.args
     channels = shape(x)[1]
     of_x = insert(call, torch.narrow, weight, 1, 0, channels)
     of_tail = insert(call, torch.narrow, weight, 1, channels, shape(tail)[1])
     tail_share = insert_as(call, value(call), call.target, _tokens(call, tail), of_tail, *rest)  # type: ignore[arg-type]
-    replace(call, insert_as(call, value(call), linear_add, _tokens(call, x), of_x, None, tail_share))
+    replace(call, insert_as(call, value(call), linear, _tokens(call, x), of_x, None, "none", False, tail_share))
 
 
 def _tokens(before: Node, image: Node) -> Node:

@@ -14,10 +14,9 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import element
-from ..ops.linear_add import linear_add
-from .fuse_linear_act import activation_behind
-from .fuse_linear_add import HasImpl
+from ..ops.linear import linear as linear_op
 from .graph import calls, calls_of, drop_unused, insert, insert_as, joins_along_last, replace, shape, sole_user, value
+from .patterns import HasImpl, activation_behind
 
 _FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joining a few rows
 
@@ -25,9 +24,9 @@ _FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joini
 def split_projections(graph: Graph, has_impl: HasImpl) -> int:
     """A linear layer of whose parts one has an activation behind it becomes one layer a part; one that reads two joined tensors, a sum of two.
 
-    An activation is then in its product's epilogue (``fuse_linear_act``), and the sum begins from the first product. The weights stay as they
-    are: each product reads its rows or columns. What reads joined tensors stays where no kernel computes such a sum, where it has an
-    activation behind it, and where it has fewer columns than results: the sum is read and written once, as what is joined would be.
+    An activation is then in its product's epilogue, and the sum begins from the first product. The weights stay as they
+    are: each product reads its rows or columns. What reads joined tensors stays where no kernel computes such a sum, where its epilogue
+    is something else (:mod:`.fuse_linear` comes first), and where it has fewer columns than results: the sum is read and written once, as what is joined would be.
     """
     split = sum(_split_result(node) for node in calls_of(graph, F.linear))
     split += sum(_split_input(node, has_impl) for node in calls_of(graph, F.linear))
@@ -47,7 +46,8 @@ def _split_result(linear: Node) -> bool:
     for index, start in enumerate(accumulate(sizes[:-1], initial=0)):
         part, size = parts[index], sizes[index]
         rows = [None if tensor is None else insert(linear, torch.narrow, tensor, 0, start, size) for tensor in (weight, bias)]
-        replace(part, insert_as(linear, value(linear).new_empty(shape(part)), F.linear, x, *rows))
+        last, *act = activation_behind(part) or (part,)
+        replace(last, insert_as(linear, value(linear).new_empty(shape(part)), linear_op if act else F.linear, x, *rows, *act))
     return True
 
 
@@ -66,7 +66,7 @@ def _split_input(linear: Node, has_impl: HasImpl) -> bool:
     if not calls(joined, torch.cat) or sole_user(joined) is not linear or not joins_along_last(joined):
         return False
     rows = value(joined).numel() // shape(joined)[-1]
-    if rows < _FEWEST_ROWS or shape(joined)[-1] <= shape(linear)[-1] or activation_behind(linear):
+    if rows < _FEWEST_ROWS or shape(joined)[-1] <= shape(linear)[-1]:
         return False
     parts: Any = joined.args[0]
     if len(parts) != 2 or any(value(part).dtype != value(joined).dtype for part in parts):
@@ -75,9 +75,9 @@ def _split_input(linear: Node, has_impl: HasImpl) -> bool:
     at = shape(first)[-1]
     columns = value(weight).split([at, shape(second)[-1]], dim=1)  # type: ignore[arg-type]
     out = value(linear).new_empty(shape(linear))
-    if not has_impl(linear_add, value(second).new_empty(shape(second)), columns[1], None, out):
+    if not has_impl(linear_op, value(second).new_empty(shape(second)), columns[1], None, "none", False, out):
         return False
     begun = insert_as(linear, out, F.linear, first, insert(linear, torch.narrow, weight, 1, 0, at), bias)
     rest = insert(linear, torch.narrow, weight, 1, at, shape(second)[-1])
-    replace(linear, insert_as(linear, out, linear_add, second, rest, None, begun))
+    replace(linear, insert_as(linear, out, linear_op, second, rest, None, "none", False, begun))
     return True

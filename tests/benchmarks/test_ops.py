@@ -10,7 +10,7 @@ import torch
 from benchmarks import op_timing, op_variants, ops
 from benchmarks.op_shapes import MODELS, SHAPES, OpShape, shapes
 from sfast_core.ops import NAMES, all_ops
-from tests.ops.cases import attention, conv2d_act, linear, linear_geglu
+from tests.ops.cases import attention, conv2d_act, linear
 
 PEAK = op_timing.Peak(flop_per_s=500e12, bytes_per_s=2e12)
 
@@ -21,7 +21,7 @@ def test_every_op_is_timed_at_cases_that_exist() -> None:
     assert tuple(SHAPES) == tuple(name for name in NAMES if name not in eight_bits) and {shape.model for shape in found} == set(MODELS)
     assert len(found) == len({(shape.op, shape.case.id) for shape in found}) <= 56, "the default set must end within 100 seconds"
     assert not any(shape.case.slow for shape in found)
-    assert {shape.op for shape in shapes(models=["Flux"])} == {"add_layer_norm", "ada_layer_norm", "norm_rope", "linear_act", "attention"}
+    assert {shape.op for shape in shapes(models=["Flux"])} == {"add_layer_norm", "ada_layer_norm", "norm_rope", "linear", "attention"}
     assert {shape.op for shape in shapes(["attention"])} == {"attention"}
 
 
@@ -35,21 +35,19 @@ def test_an_unknown_name_is_said(asked: tuple[list[str] | None, list[str] | None
 
 def test_every_parameter_can_be_given_by_position() -> None:
     for op in all_ops().values():
-        if inspect.isbuiltin(op.reference):  # PyTorch's linear
-            continue
         kinds = {parameter.kind for parameter in inspect.signature(op.reference).parameters.values()}
         assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD}, op.name
     (case,) = [case for case in conv2d_act.CASES if case.id == "3x3-residual-silu"]
     arguments = ops.positional(all_ops()["conv2d_act"], *case.make(torch.float32, torch.device("cpu")))
     assert arguments[3:7] == (1, 1, 1, 1) and arguments[7].shape == (2, 24, 9, 7) and arguments[8:] == ("silu", None)
     (case,) = [case for case in linear.CASES if case.id == "no-bias"]
-    assert len(ops.positional(all_ops()["linear"], *case.make(torch.float32, torch.device("cpu")))) == 3
+    assert len(ops.positional(all_ops()["linear"], *case.make(torch.float32, torch.device("cpu")))) == 6
 
 
 @pytest.mark.parametrize(
     ("op", "cases", "name", "flop"),
     [
-        ("linear_geglu", linear_geglu, "several-tiles", 2 * 300 * 200 * 2 * 136),
+        ("linear", linear, "gate-several-tiles", 2 * 300 * 200 * 2 * 136),
         ("attention", attention, "77-keys-head-40", 4 * 2 * 2 * 70 * 77 * 40),
         ("conv2d_act", conv2d_act, "3x3-silu", 2 * 2 * 9 * 7 * 24 * 16 * 9),
     ],
@@ -98,14 +96,14 @@ def test_a_shape_gives_a_row_for_every_kernel(monkeypatch: pytest.MonkeyPatch) -
     """The clock aside: kernels that ran, one that is off, one that fails and one that doesn't apply."""
     monkeypatch.setattr(ops, "capture", lambda launch, copies: launch)
     monkeypatch.setattr(ops, "interleaved_us", lambda graphs, launches: {name: 10.0 + number for number, name in enumerate(graphs)})
-    op = all_ops()["linear_geglu"]
-    (case,) = [case for case in linear_geglu.CASES if case.id == "none"]
+    op = all_ops()["linear"]
+    (case,) = [case for case in linear.CASES if case.id == "gate-gelu"]
 
     def fails(*_: object) -> torch.Tensor:
         raise RuntimeError("no such tile\nand more")
 
     launches = {"eager": op.reference, "off": lambda *args: op.reference(*args) * 1.1, "broken": fails, "part product": lambda x, *_: x}
-    of = ops._Candidates(OpShape("linear_geglu", "SDXL", case), op, launches, {"triton": "needs a GPU"}, torch.device("cpu"))
+    of = ops._Candidates(OpShape("linear", "SDXL", case), op, launches, {"triton": "needs a GPU"}, torch.device("cpu"))
     rows = {row.impl: row for row in ops.measure(of, PEAK)}
     assert list(rows) == ["eager", "off", "broken", "part product", "triton"]
     assert rows["eager"].us == 10 and rows["eager"].x_eager == 1 and 0 < rows["eager"].error < 2e-3 and not rows["eager"].inexact

@@ -16,8 +16,8 @@ NEAR = 1e-4  # of 0..1, in float32: a hundred times what rounding differs by, an
 Step = Callable[[Any], object]
 
 # What must have been found in each model.
-UNET = "fuse_group_norm_act fuse_conv_act fuse_add_layer_norm fuse_geglu fuse_attention pack_context pack_embedding pack_qkv"
-TEXT = "fuse_add_layer_norm fuse_linear_act fuse_attention pack_qkv"
+UNET = "fuse_group_norm_act fuse_conv_act fuse_add_layer_norm fuse_linear fuse_attention pack_context pack_embedding pack_qkv"
+TEXT = "fuse_add_layer_norm fuse_linear fuse_attention pack_qkv"
 DECODER = "fuse_group_norm_act fuse_conv_act fuse_attention"
 DENOISER = "fuse_attention pack_qkv"
 

@@ -43,7 +43,7 @@ class NormRopeShape(NamedTuple):
 
 
 class LinearShape(NamedTuple):
-    """``linear_act`` from ``size[-1]`` to ``features``."""
+    """``linear`` with an activation, from ``size[-1]`` to ``features``."""
 
     size: tuple[int, int, int]
     features: int

@@ -1,4 +1,4 @@
-"""How ``linear`` and ``linear_add`` call cuBLASLt, without a GPU: the numbers against the header, the calls against a library that multiplies in memory."""
+"""How ``linear`` calls cuBLASLt, without a GPU: the numbers against the header, the calls against a library that multiplies in memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,26 @@ import torch.nn.functional as F
 
 from sfast_core.native.counters import Counters, handed_out
 from sfast_core.numerics import Numerics
-from sfast_core.ops import linear
-from sfast_core.ops import linear_add as linear_add_op
-from sfast_core.ops.cublaslt import IMPLS, library, plans, product
-from sfast_core.ops.cublaslt.library import DataType, Epilogue, Operation, Preference, ReductionScheme, Transpose
-from sfast_core.ops.cublaslt.plans import ALIGNMENT, Addresses, PlanCache, Problem
-from sfast_core.ops.linear_add import linear_add
+from sfast_core.ops.linear import OP, linear
+from sfast_core.ops.linear import cublaslt_impl as product
+from sfast_core.ops.linear import cublaslt_library as library
+from sfast_core.ops.linear import cublaslt_plans as plans
+from sfast_core.ops.linear.cublaslt_library import DataType, Epilogue, Operation, Preference, ReductionScheme, Transpose
+from sfast_core.ops.linear.cublaslt_plans import ALIGNMENT, Addresses, PlanCache, Problem
 from sfast_core.target import Target
-from tests.ops.cases.linear_add import CASES
+from tests.ops.cases.epilogues.residual import CASES
 
 GPU = Target(torch.device("cuda", 0), "everything", (9, 0))
+IMPLS = [impl for impl in OP.impls if impl.name.startswith("cublaslt")]
+
+
+def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> str | None:
+    return IMPLS[0].why_not(target, x, weight, bias, "none", False, residual)
+
+
+def _double(arg: Any) -> Any:
+    return arg.double() if isinstance(arg, torch.Tensor) else arg
+
 
 # The names of the headers, and what they are there.
 NUMBERS = {
@@ -134,7 +144,7 @@ def test_another_library_is_refused() -> None:
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch has a cuBLASLt")
 def test_why_not_without_a_library() -> None:
     x, weight = torch.empty(4, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
-    reason = product.why_not(GPU, x, weight, None, x)
+    reason = why_not(GPU, x, weight, None, x)
     assert reason is not None and "cuBLASLt can't be used: PyTorch" in reason
 
 
@@ -249,22 +259,22 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 @pytest.mark.parametrize("case", [case for case in CASES if "odd" not in case.id and case.id != "empty"], ids=lambda case: case.id)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rank", range(plans.RANKS))
-@pytest.mark.parametrize("op", [F.linear, linear_add], ids=lambda op: op.__name__)
-def test_what_is_launched_is_the_op(memory: Memory, case: Any, dtype: torch.dtype, rank: int, op: Any) -> None:
+@pytest.mark.parametrize("added", [False, True], ids=["plain", "residual"])
+def test_what_is_launched_is_the_op(memory: Memory, case: Any, dtype: torch.dtype, rank: int, added: bool) -> None:
     args, _ = case.make(dtype, torch.device("cpu"))
-    args = args[:3] if op is F.linear else args
+    args = args if added else args[:3]
     out = IMPLS[rank].launch(*args)
-    expected = op(*(arg if arg is None else arg.double() for arg in args))
+    expected = linear(*map(_double, args))
     assert out.shape == expected.shape and out.is_contiguous() and out.dtype == dtype and memory.ranks == [rank]
     assert torch.equal(out, expected.to(dtype))  # rounded once
 
 
 @pytest.mark.parametrize("rank", range(plans.RANKS))
-@pytest.mark.parametrize("op", [F.linear, linear_add], ids=lambda op: op.__name__)
-def test_sums_in_float16_are_a_plan_of_their_own(memory: Memory, rank: int, op: Any) -> None:
+@pytest.mark.parametrize("added", [False, True], ids=["plain", "residual"])
+def test_sums_in_float16_are_a_plan_of_their_own(memory: Memory, rank: int, added: bool) -> None:
     args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
-    args = args[:3] if op is F.linear else args
-    expected = op(*(arg if arg is None else arg.double() for arg in args)).half()
+    args = args if added else args[:3]
+    expected = linear(*map(_double, args)).half()
     for _ in range(2):
         assert torch.equal(IMPLS[plans.RANKS + rank].launch(*args), expected)
         assert torch.equal(IMPLS[rank].launch(*args), expected)
@@ -276,8 +286,8 @@ def test_sums_in_float16_are_a_plan_of_their_own(memory: Memory, rank: int, op: 
 def test_sums_in_float16_on_a_gpu(rank: int) -> None:
     x, weight, bias, residual = (torch.randn(shape, device="cuda").half() for shape in ((512, 640), (320, 640), (320,), (512, 320)))
     impl = IMPLS[plans.RANKS + rank]
-    for args in ((x, weight), (x, weight, bias), (x, weight, bias, residual)):
-        got, expected = impl.launch(*args), linear_add(*(arg.double() for arg in args)) if len(args) == 4 else F.linear(*(arg.double() for arg in args))
+    for args in ((x, weight), (x, weight, bias), (x, weight, bias, "none", False, residual)):
+        got, expected = impl.launch(*args), linear(*map(_double, args))
         assert 0 < ((got.double() - expected).norm() / expected.norm()).item() < 1e-2
         assert torch.equal(got, impl.launch(*args))
 
@@ -289,8 +299,8 @@ ALLOWED = replace(GPU, numerics=Numerics(fp16_accumulation=True))
     ("target", "dtype", "reason"),
     [
         (GPU, torch.float16, "PyTorch isn't allowed to sum in float16"),
-        (ALLOWED, torch.bfloat16, "is for float16"),
-        (ALLOWED, torch.float32, "is for float16"),
+        (ALLOWED, torch.bfloat16, "x is bfloat16, must be float16"),
+        (ALLOWED, torch.float32, "x is float32, must be float16"),
         (ALLOWED, torch.float16, None),
     ],
 )
@@ -298,9 +308,9 @@ def test_float16_is_summed_in_float16_only_where_pytorch_may(
     target: Target, dtype: torch.dtype, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(product, "why_no_library", lambda: None)
-    args = [tensor.to(dtype) for tensor in (X, WEIGHT, BIAS, RESIDUAL)]
+    x, weight, bias, residual = (tensor.to(dtype) for tensor in (X, WEIGHT, BIAS, RESIDUAL))
     for impl in IMPLS[plans.RANKS :]:
-        assert impl.why_not(target, *args) == (f"{impl.name}: {reason}" if reason else None)
+        assert impl.why_not(target, x, weight, bias, "none", False, residual) == (f"{impl.name}: {reason}" if reason else None)
 
 
 def test_what_is_asked_for(memory: Memory) -> None:
@@ -311,12 +321,12 @@ def test_what_is_asked_for(memory: Memory) -> None:
 
 
 def test_a_plan_is_made_once_and_takes_each_bias(memory: Memory) -> None:
-    (x, weight, bias, residual), _ = CASES[0].make(torch.float16, torch.device("cpu"))
-    first = product.launch(x, weight, bias, residual)
+    (x, weight, bias, *_, residual), _ = CASES[0].make(torch.float16, torch.device("cpu"))
+    first = product.launch(x, weight, bias, residual=residual)
     made = len(memory.objects)
-    second = product.launch(x, weight, bias * 2, residual)
+    second = product.launch(x, weight, bias * 2, residual=residual)
     assert len(memory.objects) == made and not torch.equal(first, second)
-    product.launch(x, weight, None, residual)
+    product.launch(x, weight, None, residual=residual)
     assert len(memory.objects) == made + 4
 
 
@@ -370,7 +380,7 @@ def test_threads_share_a_plan() -> None:
             plan = cache.plan(PROBLEM)
             operands = (x, weight, bias, residual, out)
             plan.launch(plan.algorithm(0), Addresses(*(operand.data_ptr() for operand in operands)), 0, 0)
-            if not torch.equal(out, linear_add(*(operand.double() for operand in operands[:4])).half()):
+            if not torch.equal(out, (F.linear(*map(_double, operands[:3])) + residual.double()).half()):
                 failed.append(number)
 
     threads = [threading.Thread(target=launch, args=(number,)) for number in range(4)]
@@ -420,25 +430,23 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 def test_why_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "why_no_library", lambda: None)
     arguments, expected = REFUSED[name]
-    assert expected in (product.why_not(*arguments) or "nothing against it")
+    assert expected in (why_not(*arguments) or "nothing against it")
 
 
 def test_why_not_has_nothing_against_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "why_no_library", lambda: None)
-    assert product.why_not(GPU, X, WEIGHT, BIAS, RESIDUAL) is None
-    assert product.why_not(GPU, X, WEIGHT, None, RESIDUAL) is None
-    assert product.why_not(GPU, _meta(2, 9, 192)[..., :64], _meta(48, 128)[:, 64:], BIAS, RESIDUAL) is None
-    assert product.why_not(GPU, _meta(64), WEIGHT, BIAS, _meta(48)) is None
+    assert why_not(GPU, X, WEIGHT, BIAS, RESIDUAL) is None
+    assert why_not(GPU, X, WEIGHT, None, RESIDUAL) is None
+    assert why_not(GPU, _meta(2, 9, 192)[..., :64], _meta(48, 128)[:, 64:], BIAS, RESIDUAL) is None
+    assert why_not(GPU, _meta(64), WEIGHT, BIAS, _meta(48)) is None
 
 
-@pytest.mark.parametrize("op", [linear.OP, linear_add_op.OP], ids=lambda op: op.name)
-def test_each_algorithm_is_an_impl_and_the_first_alone_is_taken_over(op: Any) -> None:
-    ranks = [impl for impl in op.impls if impl.name.startswith("cublaslt")]
-    assert len({impl.launch for impl in ranks}) == len({impl.name for impl in ranks}) == 2 * plans.RANKS
-    assert op.measured and [impl.carries_over for impl in ranks] == ([True] + [False] * (plans.RANKS - 1)) * 2
+def test_each_algorithm_is_an_impl_and_the_first_alone_is_taken_over() -> None:
+    assert len({impl.launch for impl in IMPLS}) == len({impl.name for impl in IMPLS}) == 2 * plans.RANKS
+    assert OP.measured and [impl.carries_over for impl in IMPLS] == ([True] + [False] * (plans.RANKS - 1)) * 2
 
 
 def test_calls_alike_are_of_one_family() -> None:
-    assert linear_add_op.OP.family is not None and linear.OP.family is not None
-    assert linear_add_op.OP.family(X, WEIGHT, BIAS, RESIDUAL) == ("torch.float16 (48, 64) True", 1152)
-    assert linear.OP.family(X, WEIGHT) == linear.OP.family(X, WEIGHT, None) == ("torch.float16 (48, 64) False", 1152)
+    assert OP.family is not None
+    assert OP.family(X, WEIGHT, BIAS, "none", False, RESIDUAL) == ("torch.float16 (48, 64) True none False True", 1152)
+    assert OP.family(X, WEIGHT) == OP.family(X, WEIGHT, None) == ("torch.float16 (48, 64) False none False False", 1152)

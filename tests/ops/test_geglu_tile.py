@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton.tools.tensor_descriptor", reason="needs Triton 3.4 or newer")
 
-from sfast_core.ops.linear_geglu.triton_tma_impl import choose
+from sfast_core.ops.linear.triton_tma_impl import choose
 
 H100 = (132, 232448)  # multiprocessors, bytes of shared memory
 

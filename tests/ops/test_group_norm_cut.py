@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sfast_core.ops.group_norm_act.cuda_cluster_impl import MOST_BLOCKS, OWN_BYTES, Cut, cut, why_not
+from sfast_core.ops.group_norm_act import OP
+from sfast_core.ops.group_norm_act.cuda_cluster_impl import MOST_BLOCKS, OWN_BYTES, Cut, cut
 from sfast_core.ops.packs import PACK_BYTES
 from tests.targets import A100, H100
+
+why_not = next(impl for impl in OP.impls if impl.name == "cuda_cluster").why_not
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sfast_core.ops.attention import OP
 from sfast_core.target import Target
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -53,6 +54,6 @@ def test_no_more_is_taken_than_was_foretold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("head", "fits"), [(40, True), (80, True), (160, False)])
 def test_a_head_too_wide_for_the_gpu_is_left_to_others(head: int, fits: bool) -> None:
     """SD1.5's three sizes: Triton takes 118784 bytes for 160, and a block has 101376 on most GPUs."""
-    module = pytest.importorskip("sfast_core.ops.attention.triton_cross_impl")
+    pytest.importorskip("triton")
     q, k = (torch.empty(2, tokens, 8, head, dtype=torch.float16, device="meta").transpose(1, 2) for tokens in (256, 77))
-    assert (module.why_not(RTX_4090, q, k, k) is None) == fits
+    assert (OP.impls[0].why_not(RTX_4090, q, k, k) is None) == fits

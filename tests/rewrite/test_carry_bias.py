@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from sfast_core.ops.add_layer_norm import add_layer_norm
-from sfast_core.ops.linear_add import linear_add
+from sfast_core.ops.linear import linear
 from tests.models import Forward
-from tests.tracing import rewritten
+from tests.tracing import linears, rewritten
 
 TOKENS = (2, 5, 8)
 Function = Callable[..., Any]
@@ -57,10 +57,10 @@ def test_the_pass_that_sums_adds_the_bias(name: str) -> None:
     found, graph = rewritten("carry_bias", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=lambda *_: True)
     taken = [node.args[6].name for node in graph.nodes if node.target is add_layer_norm and len(node.args) == 7]
     assert (found, taken) == (carried, ["weight_out_bias"] * carried)
-    assert all(node.args[2] is None or not carried for node in graph.nodes if node.target is linear_add)
+    assert all(node.args[2] is None or not carried for node in linears(graph, "residual"))
 
 
-@pytest.mark.parametrize("op", [add_layer_norm, linear_add])
+@pytest.mark.parametrize("op", [add_layer_norm, linear])
 def test_without_an_impl_it_stays(op: Any) -> None:
     def has_impl(asked: Any, *args: Any) -> bool:
         return asked is not op or (op is add_layer_norm and len(args) < 7)

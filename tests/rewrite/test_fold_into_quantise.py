@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import scaled_linear
 from sfast_core.rewrite import rewrite
-from sfast_core.rewrite.canonicalise import gelu
+from sfast_core.rewrite.patterns import gelu
 from tests.kitchen import CODES, kitchen
 from tests.models import Forward
 from tests.tracing import count, evaluate, trace

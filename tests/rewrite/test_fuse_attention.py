@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core.ops.attention import attention
-from sfast_core.rewrite.canonicalise import sdpa
+from sfast_core.rewrite.patterns import sdpa
 from tests.models import Attention, Forward
 from tests.tracing import count, rewritten
 

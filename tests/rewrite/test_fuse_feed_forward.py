@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfast_core.ops.linear_act import linear_act
-from sfast_core.ops.linear_geglu import linear_geglu
 from tests.models import Forward
-from tests.tracing import count, rewritten
+from tests.tracing import count, linears, rewritten
 
 Function = Callable[..., Any]
 TOKENS = (2, 5, 8)
@@ -42,15 +40,15 @@ def with_both(use: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Te
     return function
 
 
-# name: (forward of tokens, its approximation or None where it must not match)
+# name: (forward of tokens, its act or None where it must not match)
 GEGLUS: dict[str, tuple[Function, str | None]] = {
-    "chunk": (gated(lambda y: y.chunk(2, dim=-1)), "none"),
-    "chunk, torch's": (gated(lambda y: torch.chunk(y, 2, dim=2)), "none"),
-    "split": (gated(lambda y: y.split(6, dim=-1)), "none"),
-    "split, sizes": (gated(lambda y: torch.split(y, [6, 6], dim=-1)), "none"),
-    "tanh": (gated(lambda y: y.chunk(2, dim=-1), "tanh"), "tanh"),
-    "gate first in the product": (with_both(lambda both, value, gate: F.gelu(gate) * value), "none"),
-    "no bias": (lambda net, x: (lambda v, g: v * F.gelu(g))(*net.bare(x).chunk(2, dim=-1)), "none"),
+    "chunk": (gated(lambda y: y.chunk(2, dim=-1)), "gelu"),
+    "chunk, torch's": (gated(lambda y: torch.chunk(y, 2, dim=2)), "gelu"),
+    "split": (gated(lambda y: y.split(6, dim=-1)), "gelu"),
+    "split, sizes": (gated(lambda y: torch.split(y, [6, 6], dim=-1)), "gelu"),
+    "tanh": (gated(lambda y: y.chunk(2, dim=-1), "tanh"), "gelu_tanh"),
+    "gate first in the product": (with_both(lambda both, value, gate: F.gelu(gate) * value), "gelu"),
+    "no bias": (lambda net, x: (lambda v, g: v * F.gelu(g))(*net.bare(x).chunk(2, dim=-1)), "gelu"),
     "the first half is the gate": (with_both(lambda both, gate, value: value * F.gelu(gate)), None),
     "another activation": (with_both(lambda both, value, gate: value * F.silu(gate)), None),
     "along the tokens": (lambda net, x: (lambda v, g: v * F.gelu(g))(*net.lin(x[:, :4]).chunk(2, dim=1)), None),
@@ -67,11 +65,11 @@ GEGLUS: dict[str, tuple[Function, str | None]] = {
 
 @pytest.mark.parametrize("name", GEGLUS)
 def test_geglu(name: str) -> None:
-    function, approximate = GEGLUS[name]
-    found, graph = rewritten("fuse_geglu", build(function), torch.randn(TOKENS))
-    nodes = [node for node in graph.nodes if node.target is linear_geglu]
-    assert found == len(nodes) == (approximate is not None)
-    assert [node.args[3] for node in nodes] == [approximate] * found
+    function, act = GEGLUS[name]
+    found, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS))
+    nodes = linears(graph, "gate")
+    assert found == len(nodes) == (act is not None)
+    assert [node.args[3] for node in nodes] == [act] * found
     assert (count(graph, F.linear) == 0) == bool(found) or name == "of no linear"
 
 
@@ -113,8 +111,8 @@ ACTS: dict[str, tuple[Function, str | None]] = {
 @pytest.mark.parametrize("name", ACTS)
 def test_linear_and_activation(name: str) -> None:
     function, act = ACTS[name]
-    found, graph = rewritten("fuse_linear_act", build(function), torch.randn(TOKENS))
-    nodes = [node for node in graph.nodes if node.target is linear_act]
+    found, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS))
+    nodes = linears(graph, "act")
     assert found == len(nodes) == (act is not None)
     assert [node.args[3] for node in nodes] == [act] * found
     if act is not None:

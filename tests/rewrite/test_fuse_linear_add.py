@@ -13,15 +13,15 @@ from torch import nn
 from sfast_core.ops.add_layer_norm import add_layer_norm
 from sfast_core.ops.conv2d_act import conv2d_act
 from sfast_core.ops.conv2d_shortcut import conv2d_shortcut
-from sfast_core.ops.cublaslt.product import why_not
-from sfast_core.ops.linear_add import linear_add
+from sfast_core.ops.linear import OP
 from sfast_core.rewrite.graph import metas
 from sfast_core.target import Target
 from tests.models import Forward
-from tests.tracing import count, rewritten
+from tests.tracing import count, linears, rewritten
 
 Function = Callable[..., Any]
 TOKENS, IMAGE = (2, 5, 8), (2, 8, 4, 6)
+CUBLASLT = next(impl for impl in OP.impls if impl.name == "cublaslt")
 
 
 def but_shortcuts(op: Any, *_: Any) -> bool:
@@ -78,15 +78,16 @@ SUMS: dict[str, tuple[Function, int, int]] = {
 @pytest.mark.parametrize("name", SUMS)
 def test_a_linear_takes_the_sum(name: str) -> None:
     function, fused, sums = SUMS[name]
-    found, graph = rewritten("fuse_linear_add", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
-    assert (found, count(graph, linear_add), count(graph, torch.add)) == (fused, fused, sums)
+    found, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
+    acts = len(linears(graph, "act"))
+    assert (found - acts, len(linears(graph, "residual")), count(graph, torch.add)) == (fused, fused, sums)
 
 
 def test_of_two_linears_the_later_takes_the_sum() -> None:
     for function in (lambda net, x, y: net.lin(x) + net.bare(y), lambda net, x, y: (lambda a: net.bare(y) + a)(net.lin(x))):
-        _, graph = rewritten("fuse_linear_add", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
-        (node,) = [node for node in graph.nodes if node.target is linear_add]
-        assert node.args[2] is None and node.args[3].target is F.linear  # the layer without a bias
+        _, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
+        (node,) = linears(graph, "residual")
+        assert node.args[2] is None and node.args[5].target is F.linear  # the layer without a bias
 
 
 def image_of(tokens: torch.Tensor) -> torch.Tensor:
@@ -119,8 +120,8 @@ IMAGES: dict[str, tuple[Function, int]] = {
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["NCHW", "NHWC"])
 def test_views_between_the_linear_and_the_sum(name: str, layout: torch.memory_format) -> None:
     function, fused = IMAGES[name]
-    found, graph = rewritten("fuse_linear_add", build(function), torch.randn(IMAGE).contiguous(memory_format=layout), has_impl=but_shortcuts)
-    assert (found, count(graph, linear_add), count(graph, torch.add)) == (fused, fused, 1 - fused)
+    found, graph = rewritten("fuse_linear", build(function), torch.randn(IMAGE).contiguous(memory_format=layout), has_impl=but_shortcuts)
+    assert (found, len(linears(graph, "residual")), count(graph, torch.add)) == (fused, fused, 1 - fused)
 
 
 def test_a_kernel_is_asked_for_each_call() -> None:
@@ -130,8 +131,8 @@ def test_a_kernel_is_asked_for_each_call() -> None:
         return net.lin(x) + y
 
     for has_impl, fused in ((but_shortcuts, 1), (lambda op, x, *_: x.dtype == torch.float16, 0)):
-        found, graph = rewritten("fuse_linear_add", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl)
-        assert (found, count(graph, linear_add), count(graph, torch.add)) == (fused, fused, 1 - fused)
+        found, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl)
+        assert (found, len(linears(graph, "residual")), count(graph, torch.add)) == (fused, fused, 1 - fused)
 
 
 def test_a_sum_that_a_layer_norm_reads_is_left_to_it() -> None:
@@ -141,7 +142,7 @@ def test_a_sum_that_a_layer_norm_reads_is_left_to_it() -> None:
 
     found, graph = rewritten("fuse_add_layer_norm", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
     (node,) = [node for node in graph.nodes if node.target is add_layer_norm]
-    assert found == 1 and count(graph, linear_add) == 0 and node.args[1] is not None
+    assert found == 1 and len(linears(graph, "residual")) == 0 and node.args[1] is not None
 
 
 def test_a_1x1_convolution_takes_the_sum_from_a_3x3_one() -> None:
@@ -155,15 +156,15 @@ def test_a_1x1_convolution_takes_the_sum_from_a_3x3_one() -> None:
 @pytest.mark.parametrize("name", ["tokens become an image", "tokens become an image through a 1x1 convolution", "a 1x1 convolution"])
 def test_images_recorded_in_nchw_are_told_as_they_will_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With channels innermost the views of them are matrices that cuBLASLt takes; that must be so where impls are chosen too."""
-    monkeypatch.setattr("sfast_core.ops.cublaslt.product.why_no_library", lambda: None)
+    monkeypatch.setattr("sfast_core.ops.linear.cublaslt_impl.why_no_library", lambda: None)
     target, reasons = Target(torch.device("cuda", 0), "fake", (9, 0)), []
 
     def has_impl(op: Any, *args: Any) -> bool:
         if op is conv2d_shortcut:
             return False
-        reasons.append(why_not(target, *args))
+        reasons.append(CUBLASLT.why_not(target, *args))
         return True
 
     _, graph = rewritten("simplify_shapes_again", build(IMAGES[name][0]).half(), torch.randn(IMAGE).half(), has_impl=has_impl)
-    (node,) = [node for node in graph.nodes if node.target is linear_add]
-    assert reasons == [None] and why_not(target, *metas(node.args)) is None
+    (node,) = linears(graph, "residual")
+    assert reasons == [None] and CUBLASLT.why_not(target, *metas(node.args)) is None

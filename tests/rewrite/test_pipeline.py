@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,14 +13,13 @@ from sfast_core.ops import all_ops
 from sfast_core.ops.add_layer_norm import add_layer_norm
 from sfast_core.ops.conv2d_act import conv2d_act
 from sfast_core.ops.conv2d_shortcut import conv2d_shortcut
-from sfast_core.ops.linear_add import linear_add
-from sfast_core.ops.spec import Op
+from sfast_core.ops.spec import Impl, Op
 from sfast_core.rewrite import has_impl, rewrite, select_impls
 from sfast_core.rewrite.pipeline import passes
 from sfast_core.runtime.store import WeightStore
 from sfast_core.target import Target
 from tests.models import Forward, UNet
-from tests.tracing import CPU, count, evaluate, trace
+from tests.tracing import CPU, count, evaluate, linears, trace
 
 PASSES = tuple(passes(lambda weight: True))
 
@@ -48,7 +47,7 @@ def test_what_a_unet_becomes() -> None:
         "fuse_norm_rope": 0,
         "fuse_conv_shortcut": 0,
         "convolution_as_linear": 2,
-        "fuse_linear_add": 0,
+        "fuse_linear": 4,
         "fuse_group_norm_act": 5,
         "fuse_upsample_conv": 0,
         "fuse_conv_act": 7,
@@ -59,8 +58,6 @@ def test_what_a_unet_becomes() -> None:
         "fuse_gated_sum": 0,
         "fuse_scaled_glu": 0,
         "fold_into_quantise": 0,
-        "fuse_geglu": 2,
-        "fuse_linear_act": 2,
         "fuse_attention": 4,
         "pack_context": 4,
         "pack_embedding": 2,
@@ -77,9 +74,9 @@ def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
     graph = trace(net, *UNet.inputs()).graph
     counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda op, *_: op is not conv2d_shortcut).counts
     check(net, graph)
-    assert counts["fuse_linear_add"] == 3 and count(graph, torch.add) == 0
-    assert counts["split_concat"] == 1 and count(graph, linear_add) == 4
-    alike = [name for name in counts if name.startswith(("fuse", "pack")) and name != "fuse_linear_add"]
+    assert counts["fuse_linear"] == 7 and count(graph, torch.add) == 0
+    assert counts["split_concat"] == 1 and len(linears(graph, "residual")) == 4
+    alike = [name for name in counts if name.startswith(("fuse", "pack")) and name != "fuse_linear"]
     assert {name: counts[name] for name in alike} == {name: traced()[2][name] for name in alike}
     assert [node.args[1] is None for node in graph.nodes if node.target is add_layer_norm].count(False) == 5
     assert all(node.args[7] is None for node in graph.nodes if node.target is conv2d_act)
@@ -91,7 +88,7 @@ def test_optional_ops_are_made_where_a_kernel_computes_them() -> None:
         graph = trace(UNet(), *UNet.inputs()).graph
         rewrite(graph, None, has_impl=lambda op, *_: has)  # noqa: B023
         made = {node.target for node in graph.nodes} & optional
-        assert made == ({linear_add, conv2d_shortcut} if has else set())
+        assert made == ({conv2d_shortcut} if has else set()) and bool(linears(graph, "residual")) == has
 
 
 def test_with_a_kernel_for_it_a_convolution_takes_its_shortcut() -> None:
@@ -100,7 +97,7 @@ def test_with_a_kernel_for_it_a_convolution_takes_its_shortcut() -> None:
     graph = trace(net, *UNet.inputs()).graph
     counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda *_: True).counts
     check(net, graph)
-    assert (counts["fuse_conv_shortcut"], counts["convolution_as_linear"], counts["fuse_linear_add"], counts["fuse_conv_act"]) == (2, 0, 1, 5)
+    assert (counts["fuse_conv_shortcut"], counts["convolution_as_linear"], counts["fuse_linear"], counts["fuse_conv_act"]) == (2, 0, 5, 5)
     assert counts["split_concat"] == 1
 
 
@@ -127,7 +124,7 @@ def test_without_adoption_every_weight_stays_plain() -> None:
 def test_an_unknown_name_is_an_error_that_tells_the_known_ones() -> None:
     graph = trace(Forward(lambda net, x: x + 1), torch.ones(2)).graph
     with pytest.raises(ValueError, match="disabled_passes: got fuse_everything, known are canonicalise, .*pack_qkv"):
-        rewrite(graph, None, ("fuse_everything", "fuse_geglu"))
+        rewrite(graph, None, ("fuse_everything", "fuse_linear"))
 
 
 def test_what_nobody_uses_goes_and_inputs_stay() -> None:
@@ -145,10 +142,27 @@ def meaning(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-def impl(name: str, reason: str | None = None) -> Any:
-    asked: list[Any] = []
-    why_not = lambda target, *args: asked.append(args) or reason  # noqa: E731
-    return SimpleNamespace(name=name, stands_behind=lambda *_: None, launch=lambda x: x * 3, asked=asked, why_not=why_not)
+@dataclass(frozen=True)
+class Fake(Impl):
+    """An impl without a module, which notes what it is asked about."""
+
+    reason: str | None = None
+    asked: list[Any] = field(default_factory=list)
+
+    def against(self, target: Any, call: Any) -> str | None:
+        self.asked.append(tuple(vars(call).values()))
+        return self.reason
+
+    @property
+    def launch(self) -> Any:
+        return LAUNCHES.setdefault(self.name, lambda x: x * 3)
+
+
+LAUNCHES: dict[str, Any] = {}
+
+
+def impl(name: str, reason: str | None = None) -> Fake:
+    return Fake(name, ".nowhere", __package__, reason=reason)
 
 
 def selected(impls: tuple[Any, ...], target: Target, disabled: tuple[str, ...] = (), choose: Any = None) -> tuple[Any, torch.fx.Graph]:
@@ -166,7 +180,7 @@ GPU = Target(torch.device("cuda", 0), "fake", (9, 0))
 
 
 def test_the_first_impl_that_applies_is_taken() -> None:
-    first, second, third = impl("first", "first: needs more"), impl("second"), impl("third")
+    first, second, third = impl("first", "needs more"), impl("second"), impl("third")
     selection, graph = selected((first, second, third), GPU)
     assert selection.chosen == {"double": {"second": 2}} and selection.refused == {"double": {"first": "first: needs more"}}
     assert count(graph, second.launch) == 2 and first.asked[0][0].is_meta
@@ -192,7 +206,7 @@ def test_a_chooser_decides_for_all_calls_at_once() -> None:
 
 
 def test_passes_are_told_what_a_kernel_can_compute() -> None:
-    first, second, refused = impl("first", "first: needs more"), impl("second"), {}
+    first, second, refused = impl("first", "needs more"), impl("second"), {}
     x = torch.empty(2, 3, device="meta")
     assert has_impl([Op("double", meaning, (first, second))], GPU, (), refused)(meaning, x)
     assert refused == {"double": {"first": "first: needs more"}} and second.asked == [(x,)]

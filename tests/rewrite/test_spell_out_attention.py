@@ -13,7 +13,7 @@ from torch import nn
 from sfast_core.capture.functional import cast_like
 from sfast_core.ops.attention import attention
 from sfast_core.rewrite import rewrite
-from sfast_core.rewrite.canonicalise import sdpa
+from sfast_core.rewrite.patterns import sdpa
 from tests.models import Forward
 from tests.tracing import count, evaluate, rewritten, trace
 

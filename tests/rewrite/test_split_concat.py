@@ -12,9 +12,9 @@ from torch import nn
 
 from sfast_core.ops.conv2d_shortcut import conv2d_shortcut
 from sfast_core.ops.group_norm_act import group_norm_act
-from sfast_core.ops.linear_add import linear_add
+from sfast_core.ops.linear import linear
 from tests.models import Forward
-from tests.tracing import count, evaluate, rewritten
+from tests.tracing import count, evaluate, linears, rewritten
 
 Function = Callable[..., Any]
 
@@ -69,12 +69,12 @@ def test_a_concatenation_goes_where_all_readers_take_its_parts(name: str) -> Non
 def test_the_norm_and_the_product_read_both_parts() -> None:
     net = build(CASES["a residual block"][0])
     _, graph = rewritten("split_concat", net, torch.randn(2, 8, 4, 6), torch.randn(2, 4, 4, 6), has_impl=but_shortcuts)
-    assert count(graph, torch.cat) == 0 and count(graph, linear_add) == 2  # one is the sum with the 3x3 convolution
+    assert count(graph, torch.cat) == 0 and len(linears(graph, "residual")) == 2  # one is the sum with the 3x3 convolution
     (norm,) = [node for node in graph.nodes if node.target is group_norm_act]
     assert [node.name for node in (norm.args[0], norm.args[7])] == ["input_0", "input_1"]
 
 
-@pytest.mark.parametrize("missing", [group_norm_act, linear_add])
+@pytest.mark.parametrize("missing", [group_norm_act, linear])
 def test_all_stays_where_a_kernel_is_missing(missing: Function) -> None:
     net = build(CASES["a residual block"][0])
 

@@ -10,21 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfast_core.ops.linear_act import linear_act
-from sfast_core.ops.linear_add import linear_add
+from sfast_core.ops.linear import linear
 from tests.models import Forward
-from tests.tracing import count, rewritten
+from tests.tracing import count, linears, rewritten
 
 IN, QKV, HIDDEN = 16, 24, 32
 
 
 def _rewritten(way: Callable[..., Any], *inputs: torch.Tensor, bias: bool = True) -> tuple[int, torch.fx.Graph]:
-    """What ``split_projections`` changed, and the graph behind ``fuse_linear_act``."""
+    """What ``split_projections`` changed, and the graph behind it."""
     layers = {"up": nn.Linear(IN, QKV + HIDDEN, bias=bias), "down": nn.Linear(QKV + HIDDEN, IN, bias=bias)}
     module = Forward(way, **layers)
-    _, graph = rewritten("fuse_linear_act", module, *inputs, has_impl=lambda op, *_: op is linear_add)
-    found, _ = rewritten("split_projections", module, *inputs, has_impl=lambda op, *_: op is linear_add)
-    return found, graph
+    return rewritten("split_projections", module, *inputs, has_impl=lambda op, *_: op is linear)
 
 
 def _split(x: torch.Tensor) -> Any:
@@ -42,7 +39,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", WAYS)
 def test_an_activation_behind_a_part_goes_into_a_product_of_its_own(name: str, bias: bool) -> None:
     found, graph = _rewritten(WAYS[name], torch.randn(2, 5, IN), bias=bias)
-    assert found == 1 and count(graph, F.linear) == 1 and count(graph, linear_act) == 1
+    assert found == 1 and count(graph, F.linear) == 1 and len(linears(graph, "act")) == 1
     assert not [node for node in graph.nodes if "split" in str(node.target)]
 
 
@@ -58,7 +55,7 @@ NEAR_MISSES: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_what_only_looks_like_it_stays(name: str) -> None:
     found, graph = _rewritten(NEAR_MISSES[name], torch.randn(2, 5, IN))
-    assert found == 0 and count(graph, F.linear) == 1 and count(graph, linear_act) == 0
+    assert found == 0 and count(graph, F.linear) == 1 and len(linears(graph, "act")) == 0
 
 
 def _inputs(rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,9 +70,9 @@ def _joined(net: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def test_what_reads_two_joined_tensors_is_a_sum(bias: bool) -> None:
     module = Forward(_joined, down=nn.Linear(QKV + HIDDEN, IN, bias=bias))
     found, graph = rewritten(
-        "split_projections", module, *_inputs(), has_impl=lambda op, *_: op is linear_add
+        "split_projections", module, *_inputs(), has_impl=lambda op, *_: op is linear
     )
-    assert found == 1 and (count(graph, torch.cat), count(graph, F.linear), count(graph, linear_add)) == (0, 1, 1)
+    assert found == 1 and (count(graph, torch.cat), count(graph, F.linear), len(linears(graph, "residual"))) == (0, 1, 1)
 
 
 def test_without_an_impl_joined_tensors_stay() -> None:
@@ -97,5 +94,5 @@ STAY: dict[str, tuple[Callable[..., Any], int, int]] = {
 def test_other_joined_tensors_stay(name: str) -> None:
     way, results, rows = STAY[name]
     module = Forward(way, down=nn.Linear(QKV if name == "joined tokens" else QKV + HIDDEN, results))
-    found, graph = rewritten("split_projections", module, *_inputs(rows), has_impl=lambda op, *_: op is linear_add)
+    found, graph = rewritten("split_projections", module, *_inputs(rows), has_impl=lambda op, *_: op is linear)
     assert found == 0 and count(graph, torch.cat) == 1

@@ -12,7 +12,8 @@ import torch
 
 from sfast_core.native import counters
 from sfast_core.native.counters import Counters
-from sfast_core.ops.cublaslt import plans, product
+from sfast_core.ops.linear import cublaslt_impl as product
+from sfast_core.ops.linear import cublaslt_plans as plans
 from sfast_core.runtime import memset_nodes
 from sfast_core.runtime.backend import CudaBackend
 

@@ -42,7 +42,7 @@ class Equality:
         if now is then:
             return True
         if type(then) is TensorNote:
-            return then.fits(now)
+            return then.fits(now) and self.same_marks(now, then.marks, depth)
         if id(then) in self._fixed or type(now) is not type(then) or depth > _DEEPEST:
             return False
         kind = kind_of(then)
@@ -71,6 +71,10 @@ class Equality:
         except Exception:  # it can't be compared
             return False
         return False
+
+    def same_marks(self, now: Any, marks: dict[str, Any], depth: int = 0) -> bool:
+        """Whether a tensor has what was read of one in whose place it is."""
+        return not marks or all(self.same(vars(now).get(name, MISSING), value, depth + 1) for name, value in marks.items())
 
     def same_items(self, now: Any, before: Any, kind: Kind, depth: int = 0) -> bool:
         """Whether a container has in it what was in it ``before``: a list, keys and values, or a set."""

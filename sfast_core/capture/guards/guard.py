@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Iterable
+import weakref
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +31,8 @@ class Guard:
 
     Args:
         reads: the call's, which is over.
-        bound: parameters and buffers that the trace reads as weights: the table and the name of each. The weight store watches these.
+        bound: parameters and buffers that the trace reads as weights: the table of each, by the table's id and the name. The weight store watches
+            these; what others have put on them is watched here.
         fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
 
@@ -41,12 +43,15 @@ class Guard:
     def __init__(
         self,
         reads: ReadSet,
-        bound: Collection[tuple[int, str]] = (),
+        bound: Mapping[tuple[int, str], dict[str, Any]] = MappingProxyType({}),
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
     ) -> None:
         self._root = reads.root
         self._fixed = frozenset(fixed)
+        self._marks = _marks_of(reads)
+        marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
+        self._marked = [(table, name, weakref.ref(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
         rows = rows_of(reads, {*bound, *without}, self._noted)
         self._let_go_of_tensors(reads)
         self._equality = Equality(reads, self._fixed, by_item=True)
@@ -76,6 +81,7 @@ class Guard:
         for seen in reads.seen.values():
             if seen.get() is root:
                 seen.table = None
+        self._marks = {}  # ids are others' later
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
@@ -100,7 +106,9 @@ class Guard:
             spaces[:] = map(self._noted, spaces)
 
     def _noted(self, value: Any) -> Any:
-        return TensorNote(value) if isinstance(value, torch.Tensor) and id(value) not in self._fixed else value
+        if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
+            return value
+        return TensorNote(value, self._marks.get(id(value)))
 
     def _set_classes(self, reads: ReadSet, without: Collection[tuple[int, Any]]) -> None:
         keys = [(cls, name) for cls, name in reads.classes if (id(cls), name) not in without]
@@ -133,6 +141,7 @@ class Guard:
             self._changed_types()
             or self._changed_places()
             or self._changed_root(root)
+            or self._changed_marks()
             or self._changed_classes()
             or self._changed_contents()
             or self._changed_functions()
@@ -176,6 +185,13 @@ class Guard:
             now = own.get(name, MISSING)
             if now is not then and not self._same(now, then):
                 return f"{name} changed"
+        return None
+
+    def _changed_marks(self) -> str | None:
+        for table, name, then, marks in self._marked:
+            now = table.get(name)
+            if now is not then() and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
+                return f"what was put on the {name} of a layer changed"
         return None
 
     def _changed_classes(self) -> str | None:
@@ -225,6 +241,16 @@ class Guard:
             if now is not asked.then and not self._same(now, asked.then):
                 return f"{asked.origin} changed"
         return None
+
+
+def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
+    """What was read of what others had put on tensors, by the ids of these."""
+    tables = {id(table): id(tensor) for tensor, table in ((ref(), table) for ref, table in reads.marked.values()) if tensor is not None}
+    found: dict[int, dict[str, Any]] = {}
+    for (table, name), place in reads.places.items() if tables else ():
+        if table in tables:
+            found.setdefault(tables[table], {})[name] = TensorNote(place.then) if isinstance(place.then, torch.Tensor) else place.then
+    return found
 
 
 class _Contents:

@@ -200,15 +200,15 @@ def answer(value: Any) -> Any:
 
 
 class TensorNote:
-    """What a tensor was that isn't held."""
+    """What a tensor was that isn't held. ``marks``: what was read of what others had put on it."""
 
-    __slots__ = ("was",)
+    __slots__ = ("marks", "was")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.was = what_a_tensor_is(tensor)
+    def __init__(self, tensor: torch.Tensor, marks: dict[str, Any] | None = None) -> None:
+        self.was, self.marks = what_a_tensor_is(tensor), marks or {}
 
     def fits(self, now: Any) -> bool:
-        """Whether ``now`` is as good as the tensor was."""
+        """Whether ``now`` is as good as the tensor was, but for its marks."""
         return isinstance(now, torch.Tensor) and what_a_tensor_is(now) == self.was
 
 

@@ -48,6 +48,7 @@ class SeenObjects:
         self.classes: dict[tuple[type, str], list[Any]] = {}
         self.spaces: dict[type, Table] = {}
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
+        self.marked: dict[int, tuple[weakref.ref[torch.Tensor], Table]] = {}
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
         self._class_values: dict[tuple[type, str], Any] = {}

@@ -128,6 +128,8 @@ class SeenValues(SeenObjects):
         for name, below in read.items():
             if name in table or not hasattr(type(value), name):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
+                if isinstance(value, torch.Tensor):
+                    self.marked[id(value)] = weakref.ref(value), table
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         value = self._class_attribute(cls, name, origin)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..needs import FLOATS, Needs
 from ..spec import Impl, Op
 from .reference import ada_layer_norm
 
 __all__ = ["OP", "ada_layer_norm"]
 
-OP = Op(name="ada_layer_norm", reference=ada_layer_norm, impls=(Impl("triton", ".triton_impl", __package__),), optional=True)
+OP = Op(name="ada_layer_norm", reference=ada_layer_norm, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=3)),), optional=True)

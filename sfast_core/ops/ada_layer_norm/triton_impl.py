@@ -8,12 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
 @triton.jit(do_not_specialize=["rows", "L"])
@@ -66,34 +66,21 @@ def ada_layer_norm_kernel(
     tl.store(out_ptr + offsets, (v * rstd[:, None] * (1.0 + scale) + shift).to(out_ptr.dtype.element_ty), mask=live)
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    eps: float,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_bias: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x):
+    if reason := why_too_long(call.x.shape[-1]):
         return reason
-    if x.dim() != 3:
-        return f"x has {x.dim()} dimensions, must have 3"
-    if reason := why_too_long(x.shape[-1]):
-        return reason
-    if residual is None and (gate is not None or x_bias is not None):
+    if call.residual is None and (call.gate is not None or call.x_bias is not None):
         return "gate or x_bias without a residual"
-    if x_bias is not None and (x_bias.dtype != x.dtype or x_bias.shape != x.shape[-1:]):
-        return f"x_bias is {list(x_bias.shape)} {x_bias.dtype}, must be {list(x.shape[-1:])} {x.dtype}"
-    if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
-        return f"residual is {list(residual.shape)} {residual.dtype}, x is {list(x.shape)} {x.dtype}"
-    for name, row in (("scale", scale), ("shift", shift), ("gate", gate)):
+    if call.x_bias is not None and (call.x_bias.dtype != call.x.dtype or call.x_bias.shape != call.x.shape[-1:]):
+        return f"x_bias is {list(call.x_bias.shape)} {call.x_bias.dtype}, must be {list(call.x.shape[-1:])} {call.x.dtype}"
+    if call.residual is not None and (call.residual.shape != call.x.shape or call.residual.dtype != call.x.dtype):
+        return f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
+    for name, row in (("scale", call.scale), ("shift", call.shift), ("gate", call.gate)):
         if row is None:
             continue
-        if row.dim() != 3 or row.shape[0] not in (1, x.shape[0]) or row.shape[1] != 1 or row.shape[2] != x.shape[2] or row.dtype != x.dtype:
-            return f"{name} is {list(row.shape)} {row.dtype}, must be {[x.shape[0], 1, x.shape[2]]} {x.dtype}"
+        if row.dim() != 3 or row.shape[0] not in (1, call.x.shape[0]) or row.shape[1] != 1 or row.shape[2] != call.x.shape[2] or row.dtype != call.x.dtype:
+            return f"{name} is {list(row.shape)} {row.dtype}, must be {[call.x.shape[0], 1, call.x.shape[2]]} {call.x.dtype}"
     return None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..needs import FLOATS, Needs
 from ..spec import Impl, Op
 from .reference import ada_rms_norm
 
 __all__ = ["OP", "ada_rms_norm"]
 
-OP = Op(name="ada_rms_norm", reference=ada_rms_norm, impls=(Impl("triton", ".triton_impl", __package__),), optional=True)
+OP = Op(name="ada_rms_norm", reference=ada_rms_norm, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),), optional=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..needs import FLOATS, Needs
 from ..spec import Impl, Op
 from .reference import add_layer_norm
 
@@ -10,5 +11,8 @@ __all__ = ["OP", "add_layer_norm"]
 OP = Op(
     name="add_layer_norm",
     reference=add_layer_norm,
-    impls=(Impl("cuda", ".cuda_impl", __package__), Impl("triton", ".triton_impl", __package__)),
+    impls=(
+        Impl("cuda", ".cuda_impl", __package__, needs=Needs((7, 5), dtypes=FLOATS, alike="weight bias", extension="sfast_device_status")),
+        Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, typed="x weight bias")),
+    ),
 )

@@ -11,40 +11,28 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda, why_not_dtypes
 from ..packs import PACK_BYTES, dense
 from .constraints import why_not_sum
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MOST_PACKS = 5  #: of a thread
 MOST_THREADS = 512  #: of a row
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    x_bias: torch.Tensor | None = None,
-    sum_bias: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, (7, 5)) or why_not_dtypes(x=x) or why_not_sum(x, residual, x_bias=x_bias, sum_bias=sum_bias):
+    if reason := why_not_sum(call.x, call.residual, x_bias=call.x_bias, sum_bias=call.sum_bias):
         return reason
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != x.dtype:
-            return f"{name} is {tensor.dtype}, x is {x.dtype}"
-    packs, rest = divmod(x.shape[-1] * x.element_size(), PACK_BYTES)
+    packs, rest = divmod(call.x.shape[-1] * call.x.element_size(), PACK_BYTES)
     threads = 1
     while packs > MOST_PACKS * threads and packs % (2 * threads) == 0:
         threads *= 2
     if rest or packs == 0 or packs > MOST_PACKS * threads or threads > MOST_THREADS:
-        return f"rows of {x.shape[-1]} channels are not 1 to {MOST_PACKS} times a power of two, {MOST_THREADS} at most, of {PACK_BYTES} bytes"
-    return load.why_not(target.device)
+        return f"rows of {call.x.shape[-1]} channels are not 1 to {MOST_PACKS} times a power of two, {MOST_THREADS} at most, of {PACK_BYTES} bytes"
+    return None
 
 
 def launch(

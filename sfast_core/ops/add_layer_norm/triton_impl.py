@@ -8,13 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
 from .constraints import why_not_sum
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -69,20 +69,9 @@ def add_layer_norm_kernel(
     tl.store(out_ptr + base + offsets, v.to(out_ptr.dtype.element_ty), mask=live)
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    x_bias: torch.Tensor | None = None,
-    sum_bias: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias) or why_not_sum(x, residual, x_bias=x_bias, sum_bias=sum_bias):
-        return reason
-    return why_too_long(x.shape[-1])
+    return why_not_sum(call.x, call.residual, x_bias=call.x_bias, sum_bias=call.sum_bias) or why_too_long(call.x.shape[-1])
 
 
 def launch(

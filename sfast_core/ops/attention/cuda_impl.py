@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_hopper
 from .constraints import steps, why_not_aligned, why_not_alike
 from .cut import WARPGROUPS, Cut, best_cut
 from .reference import tokens_inside
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 HEADS = tuple(WARPGROUPS)
 FEWEST_KEYS = 129  #: fewer have a kernel of their own, triton_cross
@@ -31,29 +31,21 @@ _Strides = ctypes.c_int64 * 3
 _Cut = ctypes.c_int32 * len(Cut._fields)
 
 
-def why_not(
-    target: Target,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_hopper(target) or why_not_alike(q, k, v, multiple=8, mask=mask, is_causal=is_causal):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask, is_causal=call.is_causal):
         return reason
-    if q.shape[3] not in HEADS:
-        return f"head size {q.shape[3]} is not one of {HEADS}"
-    if k.shape[2] < FEWEST_KEYS:
-        return f"{k.shape[2]} keys are fewer than {FEWEST_KEYS}"
-    if scale is not None and scale <= 0:
-        return f"scale is {scale}, must be positive"
-    if q.shape[0] * q.shape[1] > MOST_HEADS:
-        return f"batch x heads is {q.shape[0] * q.shape[1]}, more than {MOST_HEADS}"
-    if max(q.shape[2], k.shape[2]) > MOST_ROWS:
-        return f"there are {q.shape[2]} queries and {k.shape[2]} keys"
-    return why_not_aligned(q, k, v) or load.why_not(target.device, "sfast_attention_status")
+    if call.q.shape[3] not in HEADS:
+        return f"head size {call.q.shape[3]} is not one of {HEADS}"
+    if call.k.shape[2] < FEWEST_KEYS:
+        return f"{call.k.shape[2]} keys are fewer than {FEWEST_KEYS}"
+    if call.scale is not None and call.scale <= 0:
+        return f"scale is {call.scale}, must be positive"
+    if call.q.shape[0] * call.q.shape[1] > MOST_HEADS:
+        return f"batch x heads is {call.q.shape[0] * call.q.shape[1]}, more than {MOST_HEADS}"
+    if max(call.q.shape[2], call.k.shape[2]) > MOST_ROWS:
+        return f"there are {call.q.shape[2]} queries and {call.k.shape[2]} keys"
+    return why_not_aligned(call.q, call.k, call.v)
 
 
 def launch(

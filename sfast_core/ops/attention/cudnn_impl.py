@@ -7,50 +7,39 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...numerics import CUDNN, CUDNN_ATTENTION
-from ..constraints import why_no_cuda, why_switched_off
 from .constraints import why_not_alike
 from .reference import tokens_inside
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 RULED_HEAD = 128  # head sizes that every cuDNN 9 has; above, PyTorch is asked
 REPAIRED = 91501  # cuDNN before 9.15.1 accesses memory out of bounds where L or S is no multiple of 128 (pytorch#169849)
 
 
-def why_not(
-    target: Target,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuDNN can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_no_cuda(target, (8, 0)) or why_switched_off(target, CUDNN, CUDNN_ATTENTION):
-        return reason
     if target.numerics.deterministic:
         return "PyTorch doesn't count it among its deterministic algorithms"
-    if reason := why_not_alike(q, k, v, multiple=8, largest=256, mask=mask):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=256, mask=call.mask):
         return reason
     version = torch.backends.cudnn.version() or 0
     if version < 90000:
         return f"needs cuDNN 9, this is {version}"
-    queries, keys = q.shape[2], k.shape[2]
+    queries, keys = call.q.shape[2], call.k.shape[2]
     if version < REPAIRED and (queries % 128 or keys % 128):
         return f"cuDNN {version} is not safe for {queries} queries and {keys} keys, not multiples of 128"
     if keys == 1:
         return "one key alone is not supported"
-    if is_causal and queries != keys:
+    if call.is_causal and queries != keys:
         return f"causal attention of {queries} queries and {keys} keys is not supported"
-    if max(q.shape[:2]) > 65535:
-        return f"batch or heads are more than 65535 ({tuple(q.shape[:2])})"
-    if q.numel() == 0:
+    if max(call.q.shape[:2]) > 65535:
+        return f"batch or heads are more than 65535 ({tuple(call.q.shape[:2])})"
+    if call.q.numel() == 0:
         return "q is empty"
-    if q.shape[3] > RULED_HEAD and not _takes_head(target.device, q.dtype, q.shape[3]):
-        return f"head size {q.shape[3]} is not supported by cuDNN {version} on this GPU"
+    if call.q.shape[3] > RULED_HEAD and not _takes_head(target.device, call.q.dtype, call.q.shape[3]):
+        return f"head size {call.q.shape[3]} is not supported by cuDNN {version} on this GPU"
     return None
 
 

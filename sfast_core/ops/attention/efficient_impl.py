@@ -6,36 +6,25 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...numerics import EFFICIENT
-from ..constraints import why_no_cuda, why_switched_off
 from .constraints import why_not_alike
 from .reference import tokens_inside
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
-def why_not(
-    target: Target,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_no_cuda(target, (7, 0)) or why_switched_off(target, EFFICIENT):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask):
         return reason
-    if reason := why_not_alike(q, k, v, multiple=8, mask=mask):
-        return reason
-    if q.dtype == torch.bfloat16 and target.capability < (8, 0):
+    if call.q.dtype == torch.bfloat16 and target.capability < (8, 0):
         return "bfloat16 needs compute capability 8.0"
-    if any(tensor.storage_offset() % 8 for tensor in (q, k, v)):
+    if any(tensor.storage_offset() % 8 for tensor in (call.q, call.k, call.v)):
         return "q, k and v do not begin on 16 bytes"
-    if is_causal and q.shape[2] != k.shape[2]:
-        return f"causal attention of {q.shape[2]} queries and {k.shape[2]} keys is not supported"
-    return "q is empty" if q.numel() == 0 else None
+    if call.is_causal and call.q.shape[2] != call.k.shape[2]:
+        return f"causal attention of {call.q.shape[2]} queries and {call.k.shape[2]} keys is not supported"
+    return "q is empty" if call.q.numel() == 0 else None
 
 
 def launch(

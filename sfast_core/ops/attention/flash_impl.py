@@ -6,34 +6,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...numerics import FLASH
-from ..constraints import why_no_cuda, why_switched_off
 from .constraints import why_not_alike
 from .reference import tokens_inside
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
-def why_not(
-    target: Target,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why FlashAttention can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_no_cuda(target, (8, 0)) or why_switched_off(target, FLASH):
-        return reason
-    if reason := why_not_alike(q, k, v, multiple=8, largest=256, mask=mask):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=256, mask=call.mask):
         return reason
     if not torch.backends.cuda.is_flash_attention_available():
         return "this PyTorch was built without it"
-    if is_causal and q.shape[2] != k.shape[2]:
-        return f"causal attention of {q.shape[2]} queries and {k.shape[2]} keys is not supported"
-    return "q is empty" if q.numel() == 0 else None
+    if call.is_causal and call.q.shape[2] != call.k.shape[2]:
+        return f"causal attention of {call.q.shape[2]} queries and {call.k.shape[2]} keys is not supported"
+    return "q is empty" if call.q.numel() == 0 else None
 
 
 def launch(

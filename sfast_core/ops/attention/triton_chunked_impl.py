@@ -13,13 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ..constraints import why_no_triton
 from ..triton_launch import launcher
 from .constraints import why_not_alike
 from .reference import tokens_inside
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 WIDEST_FUSED = 256  #: head size; up to it others have kernels
 MAX_KEYS = 32768  # a row of scores stays in one program's registers
@@ -43,24 +43,16 @@ def softmax_kernel(
     tl.store(out + first + column, (weight / tl.sum(weight, 0)).to(out.dtype.element_ty), mask=live)
 
 
-def why_not(
-    target: Target,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why this can't compute it, or why others are known to be faster; or None."""
-    if reason := why_no_triton(target) or why_not_alike(q, k, v, multiple=8, mask=mask, is_causal=is_causal):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask, is_causal=call.is_causal):
         return reason
-    if q.shape[3] <= WIDEST_FUSED:
-        return f"head size {q.shape[3]} has fused kernels"
-    if k.shape[2] > MAX_KEYS:
-        return f"{k.shape[2]} keys are more than {MAX_KEYS}"
-    if scale is not None and scale <= 0:
-        return f"scale is {scale}, must be positive"
+    if call.q.shape[3] <= WIDEST_FUSED:
+        return f"head size {call.q.shape[3]} has fused kernels"
+    if call.k.shape[2] > MAX_KEYS:
+        return f"{call.k.shape[2]} keys are more than {MAX_KEYS}"
+    if call.scale is not None and call.scale <= 0:
+        return f"scale is {call.scale}, must be positive"
     return None if "dtype" in torch.ops.aten.bmm.overloads() else "needs PyTorch 2.8: torch.bmm with a float32 result"
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import triton
 
-from ..constraints import why_no_triton
 from ..triton_launch import launcher
 from ..triton_operand import operand
 from .constraints import why_not_aligned, why_not_alike
@@ -16,6 +15,7 @@ from .triton_kernels import cross_attention_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MAX_KEYS = 128
 MAX_HEAD = 160
@@ -51,27 +51,19 @@ def _parts(size: int) -> tuple[int, int]:
     return (whole // 2, rest) if whole >= 32 and whole // 2 + rest < whole else (whole, 0)
 
 
-def why_not(
-    target: Target,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_alike(q, k, v, multiple=8, largest=MAX_HEAD, mask=mask, is_causal=is_causal):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=MAX_HEAD, mask=call.mask, is_causal=call.is_causal):
         return reason
-    if k.shape[2] > MAX_KEYS:
-        return f"{k.shape[2]} keys are more than {MAX_KEYS}"
-    if q.shape[2] == k.shape[2]:  # a UNet's lowest level at some size: a second to compile, for one layer that others are nearly as fast at
-        return f"the {k.shape[2]} keys are as many as the queries"
-    if q.shape[0] * q.shape[1] > 65535:
-        return f"batch x heads is {q.shape[0] * q.shape[1]}, more than 65535"
-    if reason := why_not_aligned(q, k, v):
+    if call.k.shape[2] > MAX_KEYS:
+        return f"{call.k.shape[2]} keys are more than {MAX_KEYS}"
+    if call.q.shape[2] == call.k.shape[2]:  # a UNet's lowest level at some size: a second to compile, for one layer that others are nearly as fast at
+        return f"the {call.k.shape[2]} keys are as many as the queries"
+    if call.q.shape[0] * call.q.shape[1] > 65535:
+        return f"batch x heads is {call.q.shape[0] * call.q.shape[1]}, more than 65535"
+    if reason := why_not_aligned(call.q, call.k, call.v):
         return reason
-    needed = cut(k.shape[2], q.shape[3]).shared_bytes
+    needed = cut(call.k.shape[2], call.q.shape[3]).shared_bytes
     if needed > target.shared_memory_bytes:
         return f"needs {needed} bytes of shared memory per block, this has {target.shared_memory_bytes}"
     return None

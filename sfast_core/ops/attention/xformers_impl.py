@@ -9,30 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..constraints import why_no_cuda
 from .constraints import why_not_alike
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
-def why_not(
-    target: Target,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why xformers can't compute this, or None."""
-    if reason := why_no_cuda(target, (7, 0)) or why_not_alike(q, k, v, multiple=8, mask=mask, is_causal=is_causal):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask, is_causal=call.is_causal):
         return reason
-    if q.numel() == 0:
+    if call.q.numel() == 0:
         return "q is empty"
     if importlib.util.find_spec("xformers") is None:
         return "needs xformers"
-    return _why_broken(target.device, q.dtype, q.shape[3])
+    return _why_broken(target.device, call.q.dtype, call.q.shape[3])
 
 
 @functools.cache

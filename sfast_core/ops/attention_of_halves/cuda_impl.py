@@ -11,16 +11,17 @@ import torch
 
 from ...native import counters
 from ..attention import cuda_impl
+from ..spec import Arguments
 
 if TYPE_CHECKING:
     from ...target import Target
 
 
-def why_not(target: Target, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if q.shape[0] % 2:
-        return f"a batch of {q.shape[0]} has no halves"
-    return cuda_impl.why_not(target, q, k, v, scale=scale)
+    if call.q.shape[0] % 2:
+        return f"a batch of {call.q.shape[0]} has no halves"
+    return cuda_impl.why_not(target, Arguments(mask=None, is_causal=False, **vars(call)))
 
 
 def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:

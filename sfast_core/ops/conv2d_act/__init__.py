@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ...numerics import CUDNN
+from ..needs import FLOATS, HALVES, HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import conv2d_act
 
@@ -15,17 +17,26 @@ def _family(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *r
     return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {extras}", x.numel()
 
 
+_EXTRAS = "weight bias residual channel_add"
+_CUDNN = Needs((8, 0), allowed=(CUDNN,), dtypes=HALVES, alike="weight bias")
+
 OP = Op(
     name="conv2d_act",
     reference=conv2d_act,
     impls=(
-        Impl("torch_epilogue", ".torch_epilogue_impl", __package__, behind=("cudnn", "cuda", "cuda_few")),  # more passes, and a compilation for each kind
-        Impl("cudnn", ".cudnn_impl", __package__),
-        Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second"),
-        Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third"),
-        Impl("cuda", ".cuda_impl", __package__),
-        Impl("cuda_few", ".cuda_few_impl", __package__),
-        Impl("triton_split", ".triton_split_impl", __package__),
+        Impl(
+            "torch_epilogue",
+            ".torch_epilogue_impl",
+            __package__,
+            behind=("cudnn", "cuda", "cuda_few"),  # more passes, and a compilation for each kind
+            needs=Needs(triton=True, dtypes=FLOATS, typed=f"x {_EXTRAS}", dims=4),
+        ),
+        Impl("cudnn", ".cudnn_impl", __package__, needs=_CUDNN),
+        Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second", needs=_CUDNN),
+        Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third", needs=_CUDNN),
+        Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(dtypes=HALVES, alike=_EXTRAS, extension="sfast_conv2d_status")),
+        Impl("cuda_few", ".cuda_few_impl", __package__, needs=Needs((8, 0), dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_few_status")),
+        Impl("triton_split", ".triton_split_impl", __package__, needs=Needs(triton=True, dtypes=HALVES, alike=_EXTRAS)),
     ),
     measured=True,
     family=_family,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from .reference import IntOrPair, pair
+from .reference import pair
+
+if TYPE_CHECKING:
+    from ..spec import Arguments
 
 
-def why_not_plain(x: torch.Tensor, weight: torch.Tensor, padding: IntOrPair | str, dilation: IntOrPair, groups: int) -> str | None:
+def why_not_plain(call: Arguments) -> str | None:
     """Whether it is an image that is not empty, and each of its channels goes into each sum, from taps side by side."""
-    if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
-        return f"x is {list(x.shape)}, must be 4-D and not empty"
-    if isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
+    if call.x.dim() != 4 or call.x.numel() == 0 or call.weight.numel() == 0:
+        return f"x is {list(call.x.shape)}, must be 4-D and not empty"
+    if isinstance(call.padding, str) or pair(call.dilation) != (1, 1) or call.groups != 1:
         return "dilated and grouped convolutions, and paddings by name, are not supported"
     return None
 

@@ -10,46 +10,32 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda, why_not_half
 from ..packs import dense
 from .constraints import why_not_plain
 from .reference import IntOrPair, memory_format_of, pair
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MOST_CHANNELS = 8  #: of the result
 DEPTH = 64  #: channels of x at a time
 MOST_IMAGES = 65535
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, (8, 0)) or why_not_half(x, weight=weight, bias=bias):
+    if reason := why_not_plain(call):
         return reason
-    if reason := why_not_plain(x, weight, padding, dilation, groups):
-        return reason
-    if tuple(weight.shape[2:]) != (3, 3) or pair(stride) != (1, 1) or pair(padding) != (1, 1):
-        return f"a kernel of {list(weight.shape[2:])}, strides of {pair(stride)} and paddings of {pair(padding)}: must be 3x3, 1 and 1"
-    if weight.shape[0] > MOST_CHANNELS or x.shape[1] % DEPTH != 0:
-        return f"{x.shape[1]} channels must be a multiple of {DEPTH}, {weight.shape[0]} at most {MOST_CHANNELS}"
-    if residual is not None or channel_add is not None or act != "none":
+    if tuple(call.weight.shape[2:]) != (3, 3) or pair(call.stride) != (1, 1) or pair(call.padding) != (1, 1):
+        return f"a kernel of {list(call.weight.shape[2:])}, strides of {pair(call.stride)} and paddings of {pair(call.padding)}: must be 3x3, 1 and 1"
+    if call.weight.shape[0] > MOST_CHANNELS or call.x.shape[1] % DEPTH != 0:
+        return f"{call.x.shape[1]} channels must be a multiple of {DEPTH}, {call.weight.shape[0]} at most {MOST_CHANNELS}"
+    if call.residual is not None or call.channel_add is not None or call.act != "none":
         return "only a bias is added"
-    if x.shape[0] > MOST_IMAGES:
-        return f"{x.shape[0]} images are more than {MOST_IMAGES}"
-    return load.why_not(target.device, "sfast_conv2d_few_status")
+    if call.x.shape[0] > MOST_IMAGES:
+        return f"{call.x.shape[0]} images are more than {MOST_IMAGES}"
+    return None
 
 
 def launch(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ...native import load
-from ..constraints import why_no_hopper, why_not_half
 from ..packs import dense
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
 from .cut import DEPTH, MOST_BLOCKS, Convolution, Cut, best_cut
@@ -20,6 +19,7 @@ from .reference import IntOrPair, memory_format_of, out_size, pair
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MOST_TAPS, MOST_STRIDE, MOST_PADDING = 16, 8, 16  #: in either direction
 MOST = 2**31 - 2**11  #: pixels of x and of the result, and values of the weight: coordinates are 32-bit
@@ -38,39 +38,23 @@ class Shortcut(NamedTuple):
         return self.weight.shape[1]
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_hopper(target) or why_not_half(x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
+    if reason := why_not_plain(call):
         return reason
-    if reason := why_not_plain(x, weight, padding, dilation, groups):
+    if call.x.shape[1] % DEPTH != 0 or call.weight.shape[0] % 8 != 0:
+        return f"{call.x.shape[1]} channels must be a multiple of {DEPTH}, {call.weight.shape[0]} of 8"
+    if max(call.weight.shape[2:]) > MOST_TAPS or max(pair(call.stride)) > MOST_STRIDE or max(pair(call.padding)) > MOST_PADDING:
+        return f"a kernel of {list(call.weight.shape[2:])}, strides of {pair(call.stride)} and paddings of {pair(call.padding)} are too much"
+    height, width = out_size(call.x.shape, call.weight.shape, call.stride, call.padding)
+    if height <= 0 or width <= 0 or call.x.shape[0] * height * width > MOST:
+        return f"the result has {call.x.shape[0]} x {height} x {width} pixels"
+    if call.x.numel() // call.x.shape[1] > MOST or call.weight.numel() > MOST:
+        return f"x of {list(call.x.shape)} or weight of {list(call.weight.shape)} is larger than 32-bit coordinates reach"
+    out = (call.x.shape[0], call.weight.shape[0], height, width)
+    if reason := why_not_residual(call.residual, out) or why_not_channel_add(call.channel_add, call.x.shape[0], call.weight.shape[0]):
         return reason
-    if x.shape[1] % DEPTH != 0 or weight.shape[0] % 8 != 0:
-        return f"{x.shape[1]} channels must be a multiple of {DEPTH}, {weight.shape[0]} of 8"
-    if max(weight.shape[2:]) > MOST_TAPS or max(pair(stride)) > MOST_STRIDE or max(pair(padding)) > MOST_PADDING:
-        return f"a kernel of {list(weight.shape[2:])}, strides of {pair(stride)} and paddings of {pair(padding)} are too much"
-    height, width = out_size(x.shape, weight.shape, stride, padding)
-    if height <= 0 or width <= 0 or x.shape[0] * height * width > MOST:
-        return f"the result has {x.shape[0]} x {height} x {width} pixels"
-    if x.numel() // x.shape[1] > MOST or weight.numel() > MOST:
-        return f"x of {list(x.shape)} or weight of {list(weight.shape)} is larger than 32-bit coordinates reach"
-    out = (x.shape[0], weight.shape[0], height, width)
-    if reason := why_not_residual(residual, out) or why_not_channel_add(channel_add, x.shape[0], weight.shape[0]):
-        return reason
-    if act not in load.ACTS:
-        return f"act {act!r} is not supported"
-    return load.why_not(target.device, "sfast_conv2d_status")
+    return None if call.act in load.ACTS else f"act {call.act!r} is not supported"
 
 
 def launch(

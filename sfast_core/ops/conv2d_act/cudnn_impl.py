@@ -7,41 +7,24 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...numerics import CUDNN
-from ..constraints import why_no_cuda, why_not_half, why_switched_off
 from ..spec import ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, memory_format_of, pair
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
-    if reason := why_no_cuda(target, (8, 0)) or why_switched_off(target, CUDNN) or why_not_half(x):
-        return reason
-    if bias is None or residual is not None or channel_add is not None or act not in ("none", "relu"):
+    if call.bias is None or call.residual is not None or call.channel_add is not None or call.act not in ("none", "relu"):
         return "cuDNN has ready-made kernels for a bias and ReLU alone"
-    if reason := why_not_half(x, weight=weight, bias=bias):
-        return reason
-    if x.dim() != 4 or x.numel() == 0 or weight.numel() == 0:
-        return f"x is {list(x.shape)}, must be 4-D and not empty"
-    out = _geometry(x, weight, stride, padding, dilation, act).out
-    if max(x.numel(), math.prod(out)) >= 2**31:
-        return f"x of {list(x.shape)} or the result of {list(out)} has 2^31 elements or more"
+    if call.x.dim() != 4 or call.x.numel() == 0 or call.weight.numel() == 0:
+        return f"x is {list(call.x.shape)}, must be 4-D and not empty"
+    out = _geometry(call.x, call.weight, call.stride, call.padding, call.dilation, call.act).out
+    if max(call.x.numel(), math.prod(out)) >= 2**31:
+        return f"x of {list(call.x.shape)} or the result of {list(out)} has 2^31 elements or more"
     return why_no_library()
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
 from .constraints import why_not_channel_add
 from .epilogue import epilogue
@@ -20,34 +19,19 @@ from .triton_kernels import epilogue_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 BLOCK_PIXELS = 16
 BLOCK_CHANNELS = 128  # with 4 warps: two 16-byte loads of each operand in flight per thread
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why this can't be computed so, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
+    if call.weight.shape[0] > BLOCK_CHANNELS * 65535:
+        return f"{call.weight.shape[0]} channels are too many"
+    if reason := why_not_channel_add(call.channel_add, call.x.shape[0], call.weight.shape[0]):
         return reason
-    if x.dim() != 4:
-        return f"x is {x.dim()}-D, must be 4-D"
-    if weight.shape[0] > BLOCK_CHANNELS * 65535:
-        return f"{weight.shape[0]} channels are too many"
-    if reason := why_not_channel_add(channel_add, x.shape[0], weight.shape[0]):
-        return reason
-    return None if act in ACTS else f"act {act!r} is not supported"
+    return None if call.act in ACTS else f"act {call.act!r} is not supported"
 
 
 def launch(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import triton
 
-from ..constraints import why_no_triton, why_not_half
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
@@ -20,6 +19,7 @@ from .triton_kernels import split_convolution_kernel, sum_epilogue_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 #: Of all images of the result. Each further ROWS of them take programs from the splits: H100, us, 2x1280x8x8 20.5, cuDNN 24.9; 2x1280x16x16
 #: 65.8 and 35.4.
@@ -58,35 +58,21 @@ def cut(pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int
     return Cut(depth, -(-steps // own), own, stages)
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_half(x, weight=weight, bias=bias, residual=residual, channel_add=channel_add):
+    if reason := why_not_plain(call):
         return reason
-    if reason := why_not_plain(x, weight, padding, dilation, groups):
-        return reason
-    if cut(1, 1, x.shape[1], 1, 1, target.shared_memory_bytes) is None:
-        return f"x has {x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes of shared memory are too few"
-    height, width = out_size(x.shape, weight.shape, stride, padding)
-    if not 0 < x.shape[0] * height * width <= MOST_PIXELS:
-        return f"the result has {x.shape[0]} x {height} x {width} pixels, more than {MOST_PIXELS}"
-    if max(x.numel(), weight.numel(), MOST_SPLITS * MOST_PIXELS * weight.shape[0]) >= 2**31:
+    if cut(1, 1, call.x.shape[1], 1, 1, target.shared_memory_bytes) is None:
+        return f"x has {call.x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes of shared memory are too few"
+    height, width = out_size(call.x.shape, call.weight.shape, call.stride, call.padding)
+    if not 0 < call.x.shape[0] * height * width <= MOST_PIXELS:
+        return f"the result has {call.x.shape[0]} x {height} x {width} pixels, more than {MOST_PIXELS}"
+    if max(call.x.numel(), call.weight.numel(), MOST_SPLITS * MOST_PIXELS * call.weight.shape[0]) >= 2**31:
         return "2^31 elements or more"
-    out = (x.shape[0], weight.shape[0], height, width)
-    if reason := why_not_residual(residual, out) or why_not_channel_add(channel_add, x.shape[0], weight.shape[0]):
+    out = (call.x.shape[0], call.weight.shape[0], height, width)
+    if reason := why_not_residual(call.residual, out) or why_not_channel_add(call.channel_add, call.x.shape[0], call.weight.shape[0]):
         return reason
-    return None if act in ACTS else f"act {act!r} is not supported"
+    return None if call.act in ACTS else f"act {call.act!r} is not supported"
 
 
 def launch(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_not_half
 from ..conv2d_act import cuda_impl as convolution
 from ..conv2d_act.cut import DEPTH
-from ..conv2d_act.reference import IntOrPair, out_size
+from ..conv2d_act.reference import IntOrPair, conv2d_act, out_size
+from ..spec import Arguments
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -23,23 +23,12 @@ if TYPE_CHECKING:
 MOST_PIXELS_APART = 128
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    padding: IntOrPair,
-    shortcut: torch.Tensor,
-    shortcut_weight: torch.Tensor,
-    shortcut_bias: torch.Tensor | None,
-    tail: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    others = {"shortcut": shortcut, "shortcut_weight": shortcut_weight, "shortcut_bias": shortcut_bias, "tail": tail}
-    if reason := convolution.why_not(target, x, weight, bias, 1, padding) or why_not_half(x, **others):
+    if reason := convolution.why_not(target, Arguments.of(conv2d_act, call.x, call.weight, call.bias, 1, call.padding)):
         return reason
-    images = [shortcut] if tail is None else [shortcut, tail]
-    size = (x.shape[0], *out_size(x.shape, weight.shape, 1, padding))
+    images = [call.shortcut] if call.tail is None else [call.shortcut, call.tail]
+    size = (call.x.shape[0], *out_size(call.x.shape, call.weight.shape, 1, call.padding))
     for image in images:
         if image.dim() != 4 or (image.shape[0], *image.shape[2:]) != size:
             return f"the shortcut is {list(image.shape)}, must be {size[0]} images of {size[1]} x {size[2]}"
@@ -47,9 +36,9 @@ def why_not(
             return f"{image.shape[1]} channels of the shortcut must be a multiple of {DEPTH}"
     if size[0] * size[1] * size[2] <= MOST_PIXELS_APART:
         return f"{size[0]} images of {size[1]} x {size[2]} are so few pixels that a convolution and its shortcut are faster apart"
-    expected = (weight.shape[0], sum(image.shape[1] for image in images), 1, 1)
-    if tuple(shortcut_weight.shape) != expected:
-        return f"the shortcut's weight is {list(shortcut_weight.shape)}, must be {list(expected)}"
+    expected = (call.weight.shape[0], sum(image.shape[1] for image in images), 1, 1)
+    if tuple(call.shortcut_weight.shape) != expected:
+        return f"the shortcut's weight is {list(call.shortcut_weight.shape)}, must be {list(expected)}"
     return None
 
 

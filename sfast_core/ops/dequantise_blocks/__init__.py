@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..needs import Needs
 from ..spec import Impl, Op
 from .reference import dequantise_blocks
 
 __all__ = ["OP", "dequantise_blocks"]
 
-OP = Op(name="dequantise_blocks", reference=dequantise_blocks, impls=(Impl("triton", ".triton_impl", __package__),))
+OP = Op(name="dequantise_blocks", reference=dequantise_blocks, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True)),))

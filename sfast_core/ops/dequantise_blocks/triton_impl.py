@@ -9,30 +9,27 @@ import torch
 import triton
 import triton.language as tl
 
-from ..constraints import FLOATS, why_no_triton
+from ..needs import FLOATS
 from ..triton_launch import launcher
 from .reference import KINDS
 from .triton_kernels import dequantise_blocks_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 _PROGRAM_VALUES = 4096
 _BY_16 = ("Q2_K", "Q3_K", "Q6_K")  # with a scale for each 16 values; the others with ``_K`` and IQ4_XS for each 32
 _ROUND = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
-def why_not(
-    target: Target, data: torch.Tensor, kind: str, shape: Sequence[int], dtype: torch.dtype, computed_in: torch.dtype
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target):
-        return reason
-    if kind not in KINDS or kind == "BF16":
-        return f"is not for {kind}"
-    if not data.is_contiguous() or data.storage_offset() % 2 or data.numel() == 0:
+    if call.kind not in KINDS or call.kind == "BF16":
+        return f"is not for {call.kind}"
+    if not call.data.is_contiguous() or call.data.storage_offset() % 2 or call.data.numel() == 0:
         return "data has gaps, or begins at an odd byte"
-    return None if dtype in FLOATS and computed_in in FLOATS else f"makes no {dtype} by way of {computed_in}"
+    return None if call.dtype in FLOATS and call.computed_in in FLOATS else f"makes no {call.dtype} by way of {call.computed_in}"
 
 
 def launch(

@@ -13,7 +13,6 @@ import torch
 
 from ...native import load
 from ...target import probed
-from ..constraints import why_no_cuda
 from ..packs import PACK_BYTES, dense
 from .constraints import why_not_arguments
 from .cuda_impl import ACTS, MAX_POSITIONS, addend
@@ -21,6 +20,7 @@ from .reference import channels_of
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MOST_BLOCKS = 8  #: of a cluster
 MOST_GROUPS = 16  #: of a cluster
@@ -63,30 +63,20 @@ def cut(batch: int, positions: int, channels: int, num_groups: int, element_byte
     return fitting
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, (9, 0)) or why_not_arguments(x, num_groups, weight, bias, act, channel_add, tail):
+    if reason := why_not_arguments(call):
         return reason
-    channels, positions = channels_of(x, tail), x.shape[2] * x.shape[3]
-    if x.numel() == 0 or x.shape[0] > MOST_IMAGES or positions > MAX_POSITIONS:
-        return f"images of {x.shape[2]} x {x.shape[3]}, {x.shape[0]} of them"
-    pack = PACK_BYTES // x.element_size()
-    if channels // num_groups < pack or x.shape[1] % pack or channels % pack:
-        behind = channels - x.shape[1]
-        return f"groups of {channels // num_groups} channels, of {x.shape[1]} and {behind}, are not made of {pack} channels each"
-    if cut(x.shape[0], positions, channels, num_groups, x.element_size(), target) is None:
-        return f"a group of {positions} x {channels // num_groups} doesn't fit into the shared memory of {MOST_BLOCKS} blocks"
-    return load.why_not(target.device, "sfast_cluster_status")
+    channels, positions = channels_of(call.x, call.tail), call.x.shape[2] * call.x.shape[3]
+    if call.x.numel() == 0 or call.x.shape[0] > MOST_IMAGES or positions > MAX_POSITIONS:
+        return f"images of {call.x.shape[2]} x {call.x.shape[3]}, {call.x.shape[0]} of them"
+    pack = PACK_BYTES // call.x.element_size()
+    if channels // call.num_groups < pack or call.x.shape[1] % pack or channels % pack:
+        behind = channels - call.x.shape[1]
+        return f"groups of {channels // call.num_groups} channels, of {call.x.shape[1]} and {behind}, are not made of {pack} channels each"
+    if cut(call.x.shape[0], positions, channels, call.num_groups, call.x.element_size(), target) is None:
+        return f"a group of {positions} x {channels // call.num_groups} doesn't fit into the shared memory of {MOST_BLOCKS} blocks"
+    return None
 
 
 def launch(

@@ -7,39 +7,29 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda
 from .constraints import why_not_arguments
 from .reference import channels_of
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 ACTS = {"none": 0, "silu": load.SILU}
 MAX_POSITIONS = 2**31 - 1
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_cuda(target, (7, 5)) or why_not_arguments(x, num_groups, weight, bias, act, channel_add, tail):
+    if reason := why_not_arguments(call):
         return reason
-    if x.shape[2] * x.shape[3] > MAX_POSITIONS:
-        return f"images of {x.shape[2]} x {x.shape[3]} are too large"
+    if call.x.shape[2] * call.x.shape[3] > MAX_POSITIONS:
+        return f"images of {call.x.shape[2]} x {call.x.shape[3]} are too large"
     # The most that a block may need: two floats per channel, and per group a mean, a deviation and the parts that merge to them.
-    channels = channels_of(x, tail)
-    shared_bytes = 4 * (2 * channels + 5 * max(num_groups, 16))
+    channels = channels_of(call.x, call.tail)
+    shared_bytes = 4 * (2 * channels + 5 * max(call.num_groups, 16))
     if shared_bytes > target.shared_memory_bytes:
         return f"{channels} channels need {shared_bytes} bytes of shared memory, a block here has {target.shared_memory_bytes}"
-    return load.why_not(target.device)
+    return None
 
 
 def launch(

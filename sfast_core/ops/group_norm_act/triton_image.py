@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..constraints import why_no_triton
 from .constraints import why_not_arguments
 from .reference import channels_of
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MAX_GROUP_CHANNELS = 2048
 
@@ -54,27 +54,17 @@ class Image(NamedTuple):
         return math.gcd(self.x.shape[1], self.tail_channels, 8)
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why neither can compute this, or None."""
-    if reason := why_no_triton(target) or why_not_arguments(x, num_groups, weight, bias, act, channel_add, tail):
+    if reason := why_not_arguments(call):
         return reason
-    channels = channels_of(x, tail)
-    if channels // num_groups > MAX_GROUP_CHANNELS:
-        return f"groups of {channels // num_groups} channels are larger than {MAX_GROUP_CHANNELS}"
-    if x.shape[0] > 65535:
-        return f"a batch of {x.shape[0]} is larger than 65535"
-    if x.shape[2] * x.shape[3] >= 2**31 - 2**16:
-        return f"images of {x.shape[2]} x {x.shape[3]} are too large"
+    channels = channels_of(call.x, call.tail)
+    if channels // call.num_groups > MAX_GROUP_CHANNELS:
+        return f"groups of {channels // call.num_groups} channels are larger than {MAX_GROUP_CHANNELS}"
+    if call.x.shape[0] > 65535:
+        return f"a batch of {call.x.shape[0]} is larger than 65535"
+    if call.x.shape[2] * call.x.shape[3] >= 2**31 - 2**16:
+        return f"images of {call.x.shape[2]} x {call.x.shape[3]} are too large"
     return None
 
 

@@ -15,29 +15,20 @@ from .triton_kernels import group_norm_small
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 SMALL_ROWS = (64, 256, 1024)
 SMALL_ELEMENTS = 32768  # of a group, padded to powers of two, in the registers of one program: 64 a thread
 SMALL_LOADS = 8192  # of such a group; more, that is groups of 30 channels at 32 x 32, spill
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := triton_image.why_not(target, x, num_groups, weight, bias, eps, act, channel_add, tail):
+    if reason := triton_image.why_not(target, call):
         return reason
-    image = Image(x, tail)
-    if not small_rows(image, num_groups):
-        return f"a group of {image.rows} x {image.channels // num_groups} is more than one program holds"
+    image = Image(call.x, call.tail)
+    if not small_rows(image, call.num_groups):
+        return f"a group of {image.rows} x {image.channels // call.num_groups} is more than one program holds"
     return None
 
 

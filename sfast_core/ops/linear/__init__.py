@@ -1,13 +1,71 @@
-"""A linear layer by itself. Its meaning is PyTorch's own function: what no pass has fused is found as it stands in the graph."""
+"""A linear layer with what follows it: an activation, the gate of GEGLU, or a residual.
+
+PyTorch's own linear layer is the op without any of these: what no pass has fused is found as it stands in the graph.
+"""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 
-from ..cublaslt import IMPLS, family
-from ..few_rows import IMPL
-from ..spec import Op
+from ..needs import FLOATS, HALVES, Needs
+from ..spec import Impl, Op
+from .reference import linear
 
-__all__ = ["OP"]
+__all__ = ["OP", "linear"]
 
-OP = Op(name="linear", reference=F.linear, impls=(IMPL, *IMPLS), measured=True, family=family)
+_HALF = Needs((8, 0), dtypes=HALVES, alike="weight bias residual")
+_FP16 = _HALF.of(dtypes=(torch.float16,))
+
+
+def _family(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, act: str = "none", gated: bool = False, residual: torch.Tensor | None = None
+) -> tuple[str, int]:
+    return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {act} {gated} {residual is not None}", x.numel()
+
+
+def _above_256_rows(x: torch.Tensor, *_: object) -> bool:
+    return x.numel() > 256 * x.shape[-1]
+
+
+def _alone_or_gated(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, act: str = "none", gated: bool = False, residual: torch.Tensor | None = None
+) -> bool:
+    """PyTorch adds in a pass of its own, and so it computes activations."""
+    return gated or (act == "none" and residual is None)
+
+
+OP = Op(
+    name="linear",
+    reference=linear,
+    plain=F.linear,
+    impls=(
+        # Its time grows with the rows, cuBLASLt's doesn't: what was the faster at 2 may be the slower at 4.
+        Impl("cuda_few", ".cuda_few_impl", __package__, carries_over=False, needs=_HALF.of(extension="sfast_device_status")),
+        # One for each algorithm that cuBLASLt proposes. The order of the proposals changes with the size: the one that is second at one size may
+        # be the slowest at the next, so that only the first is taken over. Of the first eight, one of the first three is within 2% of the fastest
+        # at nearly all shapes of SD1.5 and SDXL (docs/notes/0007); trying five took a second more at each new resolution of SDXL.
+        Impl("cublaslt", ".cublaslt_impl", __package__, needs=_HALF),
+        Impl("cublaslt_2", ".cublaslt_impl", __package__, "launch_second", carries_over=False, needs=_HALF),
+        Impl("cublaslt_3", ".cublaslt_impl", __package__, "launch_third", carries_over=False, needs=_HALF),
+        # Only where PyTorch may sum so, too.
+        Impl("cublaslt_fp16", ".cublaslt_fp16_impl", __package__, needs=_FP16),
+        Impl("cublaslt_fp16_2", ".cublaslt_fp16_impl", __package__, "launch_second", carries_over=False, needs=_FP16),
+        Impl("cublaslt_fp16_3", ".cublaslt_fp16_impl", __package__, "launch_third", carries_over=False, needs=_FP16),
+        Impl("torch_act", ".torch_act_impl", __package__, behind=("cuda_few",), needs=Needs(dtypes=FLOATS, alike="weight bias")),
+        Impl("triton_act", ".triton_act_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),
+        Impl("triton_tma", ".triton_tma_impl", __package__, needs=_HALF.of(capability=(9, 0), triton=True)),
+        # With more rows slower at 50 of 50 calls of SD1.5 and SDXL (H100), and another kernel to compile.
+        Impl(
+            "triton_gate",
+            ".triton_gate_impl",
+            __package__,
+            behind=("triton_tma",),
+            behind_if=_above_256_rows,
+            needs=Needs(triton=True, dtypes=FLOATS, typed="x weight bias"),
+        ),
+    ),
+    measured=True,
+    family=_family,
+    reference_competes=_alone_or_gated,
+)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..needs import FLOATS, Needs
 from ..spec import Impl, Op
 from .reference import norm_quantise
 
 __all__ = ["OP", "norm_quantise"]
 
-OP = Op(name="norm_quantise", reference=norm_quantise, impls=(Impl("triton", ".triton_impl", __package__),), optional=True)
+OP = Op(name="norm_quantise", reference=norm_quantise, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),), optional=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_triton, why_not_dtypes
-from ..quantise import triton_rows_impl, triton_tensor_impl
+from .. import quantise
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import dtype_of
 from ..triton_rows import row_tile, why_too_long
@@ -19,49 +19,32 @@ if TYPE_CHECKING:
 _SMALLEST_BLOCK = 16
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    norm: str,
-    eps: float,
-    dtype: torch.dtype,
-    input_scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    scale: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_bias: torch.Tensor | None = None,
-    x_weight: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x):
+    by_row, of_all = quantise.OP.impls
+    given = Arguments.of(quantise.quantise, call.x, call.dtype, call.input_scale, call.rotate)
+    if reason := (by_row if call.input_scale is None else of_all).against(target, given) or why_too_long(call.x.shape[-1]):
         return reason
-    quantised = triton_rows_impl if input_scale is None else triton_tensor_impl
-    if reason := quantised.why_not(target, x, dtype, input_scale, rotate) or why_too_long(x.shape[-1]):
-        return reason
-    if norm not in ("layer", "rms"):
-        return f'norm is "{norm}", must be "layer" or "rms"'
-    for name, given in (("x_weight", x_weight),) if norm == "layer" else (("bias", bias), ("x_bias", x_bias)):
+    if call.norm not in ("layer", "rms"):
+        return f'norm is "{call.norm}", must be "layer" or "rms"'
+    for name, given in (("x_weight", call.x_weight),) if call.norm == "layer" else (("bias", call.bias), ("x_bias", call.x_bias)):
         if given is not None:
-            return f'{name} with norm "{norm}"'
-    for name, given in (("gate", gate), ("x_bias", x_bias), ("x_weight", x_weight)):
-        if given is not None and residual is None:
+            return f'{name} with norm "{call.norm}"'
+    for name, given in (("gate", call.gate), ("x_bias", call.x_bias), ("x_weight", call.x_weight)):
+        if given is not None and call.residual is None:
             return f"{name} without a residual"
-    if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
-        return f"residual is {list(residual.shape)} {residual.dtype}, x is {list(x.shape)} {x.dtype}"
-    for name, vector in (("weight", weight), ("bias", bias), ("x_bias", x_bias), ("x_weight", x_weight)):
-        if vector is not None and (vector.shape != x.shape[-1:] or vector.dtype != x.dtype):
-            return f"{name} is {list(vector.shape)} {vector.dtype}, must be {list(x.shape[-1:])} {x.dtype}"
-    for name, row in (("scale", scale), ("shift", shift), ("gate", gate)):
+    if call.residual is not None and (call.residual.shape != call.x.shape or call.residual.dtype != call.x.dtype):
+        return f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
+    for name, vector in (("weight", call.weight), ("bias", call.bias), ("x_bias", call.x_bias), ("x_weight", call.x_weight)):
+        if vector is not None and (vector.shape != call.x.shape[-1:] or vector.dtype != call.x.dtype):
+            return f"{name} is {list(vector.shape)} {vector.dtype}, must be {list(call.x.shape[-1:])} {call.x.dtype}"
+    for name, row in (("scale", call.scale), ("shift", call.shift), ("gate", call.gate)):
         if row is None:
             continue
-        if x.dim() != 3:
-            return f"{name} with x of {x.dim()} dimensions, must have 3"
-        if row.dim() != 3 or row.shape[0] not in (1, x.shape[0]) or row.shape[1] != 1 or row.shape[2] != x.shape[2] or row.dtype != x.dtype:
-            return f"{name} is {list(row.shape)} {row.dtype}, must be {[x.shape[0], 1, x.shape[2]]} {x.dtype}"
+        if call.x.dim() != 3:
+            return f"{name} with x of {call.x.dim()} dimensions, must have 3"
+        if row.dim() != 3 or row.shape[0] not in (1, call.x.shape[0]) or row.shape[1] != 1 or row.shape[2] != call.x.shape[2] or row.dtype != call.x.dtype:
+            return f"{name} is {list(row.shape)} {row.dtype}, must be {[call.x.shape[0], 1, call.x.shape[2]]} {call.x.dtype}"
     return None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..needs import FLOATS, Needs
 from ..spec import Impl, Op
 from .reference import norm_rope
 
 __all__ = ["OP", "norm_rope"]
 
-OP = Op(name="norm_rope", reference=norm_rope, impls=(Impl("triton", ".triton_impl", __package__),), optional=True)
+OP = Op(name="norm_rope", reference=norm_rope, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=4)),), optional=True)

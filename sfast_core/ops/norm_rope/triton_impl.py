@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
-from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
 from ..triton_rows import MAX_CHANNELS
 from .triton_kernels import norm_rope_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 # Of one token, and of those a thread's. H100, bf16, us, [1, 4608, 24, 128] and two of [2, 4096, 24, 64] and 333 joined: 28.1 and 27.4; with 8 a
 # thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5 where 512 tokens and 4096 are joined (31.2).
@@ -22,41 +22,27 @@ THREAD_ELEMENTS = 16
 SMALLEST_HEAD, LARGEST_HEAD = 16, 256
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    rotations: torch.Tensor | None,
-    eps: float | None,
-    behind: torch.Tensor | None = None,
-    behind_weight: torch.Tensor | None = None,
-    halves: bool = False,
-    offset: float = 0.0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x):
-        return reason
-    if x.dim() != 4:
-        return f"x has {x.dim()} dimensions, must have 4"
-    images, tokens, heads, size = x.shape
+    images, tokens, heads, size = call.x.shape
     if size % 2 or not SMALLEST_HEAD <= size <= LARGEST_HEAD:
         return f"heads of {size} are odd, or not of {SMALLEST_HEAD} to {LARGEST_HEAD}"
-    if halves and size != triton.next_power_of_2(size):
+    if call.halves and size != triton.next_power_of_2(size):
         return f"halves of heads of {size}, which is no power of two"
-    if behind is not None:
-        if behind.dim() != 4 or (behind.shape[0], *behind.shape[2:]) != (images, heads, size) or behind.dtype != x.dtype:
-            return f"behind is {list(behind.shape)} {behind.dtype}, x is {list(x.shape)} {x.dtype}"
-        tokens += behind.shape[1]
-    if rotations is not None and rotations.dtype not in (torch.float32, x.dtype):
-        return f"rotations are {rotations.dtype}, must be torch.float32 or {x.dtype}"
-    if rotations is not None and tuple(rotations.shape) not in _shapes(images, tokens, heads, size):
-        return f"rotations are {list(rotations.shape)}, must be {[images, tokens, size // 2, 2, 2]}"
-    for name, tensor in (("weight", weight), ("behind_weight", behind_weight)):
-        if tensor is not None and (tuple(tensor.shape) not in {(size,), (heads * size,)} or tensor.dtype not in (x.dtype, torch.float32) or eps is None):
-            return f"{name} is {list(tensor.shape)} {tensor.dtype}, must be {[size]} or {[heads * size]} {x.dtype}, and eps {eps} a number"
-    if behind is not None and _is_wide(weight, size) != _is_wide(behind_weight, size):
+    if call.behind is not None:
+        if call.behind.dim() != 4 or (call.behind.shape[0], *call.behind.shape[2:]) != (images, heads, size) or call.behind.dtype != call.x.dtype:
+            return f"behind is {list(call.behind.shape)} {call.behind.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
+        tokens += call.behind.shape[1]
+    if call.rotations is not None and call.rotations.dtype not in (torch.float32, call.x.dtype):
+        return f"rotations are {call.rotations.dtype}, must be torch.float32 or {call.x.dtype}"
+    if call.rotations is not None and tuple(call.rotations.shape) not in _shapes(images, tokens, heads, size):
+        return f"rotations are {list(call.rotations.shape)}, must be {[images, tokens, size // 2, 2, 2]}"
+    for name, tensor in (("weight", call.weight), ("behind_weight", call.behind_weight)):
+        if tensor is not None and (tuple(tensor.shape) not in {(size,), (heads * size,)} or tensor.dtype not in (call.x.dtype, torch.float32) or call.eps is None):
+            return f"{name} is {list(tensor.shape)} {tensor.dtype}, must be {[size]} or {[heads * size]} {call.x.dtype}, and eps {call.eps} a number"
+    if call.behind is not None and _is_wide(call.weight, size) != _is_wide(call.behind_weight, size):
         return "one stream's norm is over all heads, the other's is not"
-    if _is_wide(weight, size) and triton.next_power_of_2(heads) * triton.next_power_of_2(size) > MAX_CHANNELS:
+    if _is_wide(call.weight, size) and triton.next_power_of_2(heads) * triton.next_power_of_2(size) > MAX_CHANNELS:
         return f"{heads} heads of {size} are more than {MAX_CHANNELS} channels"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..needs import FLOATS, Needs
 from ..spec import Impl, Op
 from .reference import quantise
 
@@ -10,6 +11,9 @@ __all__ = ["OP", "quantise"]
 OP = Op(
     name="quantise",
     reference=quantise,
-    impls=(Impl("triton_rows", ".triton_rows_impl", __package__), Impl("triton_tensor", ".triton_tensor_impl", __package__)),
+    impls=(
+        Impl("triton_rows", ".triton_rows_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),
+        Impl("triton_tensor", ".triton_tensor_impl", __package__, needs=Needs((8, 9), triton=True, dtypes=FLOATS)),
+    ),
     optional=True,
 )

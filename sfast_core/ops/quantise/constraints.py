@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from ..constraints import why_not_dtypes
 from .reference import ACTS
 
 
@@ -15,8 +14,6 @@ def width(x: torch.Tensor, front: torch.Tensor | None) -> int:
 
 def why_not_source(x: torch.Tensor, act: str | None, times: torch.Tensor | None, front: torch.Tensor | None) -> str | None:
     """Whether rows can be made of these: tensors of one dtype, with as many rows."""
-    if reason := why_not_dtypes(x=x):
-        return reason
     if x.dim() == 0 or x.numel() == 0:
         return f"x is {list(x.shape)}"
     if act is not None and act not in ACTS:

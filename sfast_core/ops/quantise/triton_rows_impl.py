@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import triton
 
-from ..constraints import why_no_triton
 from ..triton_launch import launcher
 from .constraints import why_not_source, width
 from .triton_kernels import quantise_rows_kernel
@@ -15,6 +14,7 @@ from .triton_source import source_constants, source_of
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MAX_CHANNELS = 32768
 GROUPS = (0, 16, 64, 256)
@@ -45,27 +45,18 @@ def quantise_tile(channels: int, rotate: int, made: bool = False) -> QuantiseTil
     return QuantiseTile(block, rows, max(1, min(_MAX_WARPS, rows * block // (32 * _THREAD_ELEMENTS))))
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    dtype: torch.dtype,
-    scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    act: str | None = None,
-    times: torch.Tensor | None = None,
-    front: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_source(x, act, times, front):
+    if reason := why_not_source(call.x, call.act, call.times, call.front):
         return reason
-    if dtype != torch.int8 or scale is not None:
+    if call.dtype != torch.int8 or call.scale is not None:
         return "is for int8 by row"
-    channels = width(x, front)
+    channels = width(call.x, call.front)
     if channels > MAX_CHANNELS:
         return f"rows of {channels} channels are longer than {MAX_CHANNELS}"
-    if rotate not in GROUPS:
-        return f"rotate is {rotate}, must be one of {GROUPS}"
-    return f"rotate is {rotate}, which doesn't divide {channels} features" if rotate and channels % rotate else None
+    if call.rotate not in GROUPS:
+        return f"rotate is {call.rotate}, must be one of {GROUPS}"
+    return f"rotate is {call.rotate}, which doesn't divide {channels} features" if call.rotate and channels % call.rotate else None
 
 
 def launch(

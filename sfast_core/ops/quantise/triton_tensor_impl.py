@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda, why_no_triton
 from ..triton_launch import launcher
 from .constraints import why_not_source, width
 from .triton_kernels import quantise_tensor_kernel
@@ -14,29 +13,21 @@ from .triton_source import source_constants, source_of
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 BLOCKS = (4096, 2048, 1024)
 _WARP_ELEMENTS = 512
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    dtype: torch.dtype,
-    scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    act: str | None = None,
-    times: torch.Tensor | None = None,
-    front: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_no_cuda(target, (8, 9)) or why_not_source(x, act, times, front):
+    if reason := why_not_source(call.x, call.act, call.times, call.front):
         return reason
-    if dtype not in FLOAT8 or scale is None or rotate:
+    if call.dtype not in FLOAT8 or call.scale is None or call.rotate:
         return "is for float8 with one scale, not rotated"
-    if scale.dtype != torch.float32 or scale.numel() != 1:
-        return f"scale is {str(scale.dtype).removeprefix('torch.')} {list(scale.shape)}, must be one float32"
+    if call.scale.dtype != torch.float32 or call.scale.numel() != 1:
+        return f"scale is {str(call.scale.dtype).removeprefix('torch.')} {list(call.scale.shape)}, must be one float32"
     return None
 
 

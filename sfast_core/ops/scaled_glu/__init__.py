@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..needs import HOPPER
 from ..spec import Impl, Op
 from .reference import scaled_glu
 
@@ -16,10 +17,15 @@ def _family(
     return f"{x.dtype} {tuple(weight.shape)} {weight_scale.numel()} {bias is not None}", x.numel()
 
 
+_NEEDS = HOPPER.of(extension="sfast_scaled_linear_status")
+
 OP = Op(
     name="scaled_glu",
     reference=scaled_glu,
-    impls=(Impl("cuda", ".cuda_impl", __package__), Impl("cuda_2", ".cuda_impl", __package__, "launch_second", carries_over=False)),
+    impls=(
+        Impl("cuda", ".cuda_impl", __package__, needs=_NEEDS),
+        Impl("cuda_2", ".cuda_impl", __package__, "launch_second", carries_over=False, needs=_NEEDS),
+    ),
     measured=True,
     family=_family,
     reference_competes=False,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..scaled_linear import cuda_impl
+from ..scaled_linear import cuda_impl, scaled_linear
 from ..scaled_linear.cuda_impl import Cut, Gate
-from ..spec import ranked
+from ..spec import Arguments, ranked
 from .reference import ACTS
 
 if TYPE_CHECKING:
@@ -20,28 +20,16 @@ if TYPE_CHECKING:
 CUTS = (Cut(256, 2, 4), Cut(256, 2, 16))  #: half of a tile's columns are the gate's
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    gate_weight: torch.Tensor,
-    gate_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    gate_bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    act: str,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    for own in ((weight, weight_scale, bias), (gate_weight, gate_scale, gate_bias)):
-        if reason := cuda_impl.why_not(target, x, *own, input_scale, out_dtype):
+    for own in ((call.weight, call.weight_scale, call.bias), (call.gate_weight, call.gate_scale, call.gate_bias)):
+        if reason := cuda_impl.why_not(target, Arguments.of(scaled_linear, call.x, *own, call.input_scale, call.out_dtype)):
             return reason
-    if weight.shape != gate_weight.shape or weight_scale.numel() != gate_scale.numel():
-        return f"gate_weight is {list(gate_weight.shape)} with {gate_scale.numel()} scales, weight {list(weight.shape)} with {weight_scale.numel()}"
-    if (bias is None) != (gate_bias is None) or (bias is not None and gate_bias is not None and bias.dtype != gate_bias.dtype):
+    if call.weight.shape != call.gate_weight.shape or call.weight_scale.numel() != call.gate_scale.numel():
+        return f"gate_weight is {list(call.gate_weight.shape)} with {call.gate_scale.numel()} scales, weight {list(call.weight.shape)} with {call.weight_scale.numel()}"
+    if (call.bias is None) != (call.gate_bias is None) or (call.bias is not None and call.gate_bias is not None and call.bias.dtype != call.gate_bias.dtype):
         return "bias and gate_bias are not of one dtype"
-    return None if act in ACTS else f'act is "{act}", must be one of {", ".join(ACTS)}'
+    return None if call.act in ACTS else f'act is "{call.act}", must be one of {", ".join(ACTS)}'
 
 
 def launch_rank(

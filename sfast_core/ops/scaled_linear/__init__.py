@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from ..needs import HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import scaled_linear
 
@@ -30,20 +31,23 @@ def _is_small(x: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
     return math.prod(x.shape) * weight.shape[0] < _LARGE
 
 
+_CUDA = HOPPER.of(extension="sfast_scaled_linear_status")
+_TRITON = Needs(triton=True)
+
 OP = Op(
     name="scaled_linear",
     reference=scaled_linear,
     impls=(
-        Impl("cuda", ".cuda_impl", __package__),
-        Impl("cuda_2", ".cuda_impl", __package__, "launch_second", carries_over=False),
-        Impl("cuda_3", ".cuda_impl", __package__, "launch_third", carries_over=False),
-        Impl("cuda_4", ".cuda_impl", __package__, "launch_fourth", carries_over=False),
-        Impl("scaled_mm", ".scaled_mm_impl", __package__),
-        Impl("scaled_mm_rows", ".scaled_mm_rows_impl", __package__),
-        Impl("triton_tma", ".triton_tma_impl", __package__, behind=("cuda", "scaled_mm"), behind_if=_is_small),
-        Impl("triton", ".triton_impl", __package__, behind=("cuda", "scaled_mm", "triton_tma")),
-        Impl("triton_inside", ".triton_inside_impl", __package__),
-        Impl("triton_before", ".triton_before_impl", __package__),
+        Impl("cuda", ".cuda_impl", __package__, needs=_CUDA),
+        Impl("cuda_2", ".cuda_impl", __package__, "launch_second", carries_over=False, needs=_CUDA),
+        Impl("cuda_3", ".cuda_impl", __package__, "launch_third", carries_over=False, needs=_CUDA),
+        Impl("cuda_4", ".cuda_impl", __package__, "launch_fourth", carries_over=False, needs=_CUDA),
+        Impl("scaled_mm", ".scaled_mm_impl", __package__, needs=Needs((8, 9))),
+        Impl("scaled_mm_rows", ".scaled_mm_rows_impl", __package__, needs=HOPPER),
+        Impl("triton_tma", ".triton_tma_impl", __package__, behind=("cuda", "scaled_mm"), behind_if=_is_small, needs=HOPPER.of(triton=True)),
+        Impl("triton", ".triton_impl", __package__, behind=("cuda", "scaled_mm", "triton_tma"), needs=_TRITON),
+        Impl("triton_inside", ".triton_inside_impl", __package__, needs=_TRITON),
+        Impl("triton_before", ".triton_before_impl", __package__, needs=_TRITON),
     ),
     measured=True,
     family=_family,

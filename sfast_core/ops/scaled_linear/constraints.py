@@ -3,53 +3,40 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import FLOATS
+from ..needs import FLOATS, HALVES, dtype_name
+
+if TYPE_CHECKING:
+    from ..spec import Arguments
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 EIGHT_BITS = (torch.int8, *FLOAT8)
 MOST_ROWS = 2**30  #: and columns, and the depth
 
 
-def why_not_quantised(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int,
-    kinds: tuple[torch.dtype, ...] = EIGHT_BITS,
-) -> str | None:
+def why_not_quantised(call: Arguments, kinds: tuple[torch.dtype, ...] = EIGHT_BITS) -> str | None:
     """Whether this is a product of two matrices of one of ``kinds``."""
-    if input_scale is None or rotate:
+    if call.input_scale is None or call.rotate:
         return "x isn't quantised"
-    if weight.dtype not in kinds or x.dtype != weight.dtype:
-        return f"x is {_name(x.dtype)}, weight {_name(weight.dtype)}, must be the same of {', '.join(map(_name, kinds))}"
-    if input_scale.dtype != torch.float32 or input_scale.numel() != 1 and tuple(input_scale.shape) != (*x.shape[:-1], 1):
-        return f"input_scale is {_name(input_scale.dtype)} {list(input_scale.shape)}, must be one float32 or one for each row of {list(x.shape)}"
-    return _why_not_weight(x, weight, weight_scale, bias, out_dtype)
+    if call.weight.dtype not in kinds or call.x.dtype != call.weight.dtype:
+        return f"x is {dtype_name(call.x.dtype)}, weight {dtype_name(call.weight.dtype)}, must be the same of {', '.join(map(dtype_name, kinds))}"
+    if call.input_scale.dtype != torch.float32 or call.input_scale.numel() != 1 and tuple(call.input_scale.shape) != (*call.x.shape[:-1], 1):
+        return f"input_scale is {dtype_name(call.input_scale.dtype)} {list(call.input_scale.shape)}, must be one float32 or one for each row of {list(call.x.shape)}"
+    return _why_not_weight(call)
 
 
-def why_not_dequantised(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int,
-) -> str | None:
+def why_not_dequantised(call: Arguments) -> str | None:
     """Whether this is a product of 16 bits with a matrix of 8."""
-    if input_scale is not None:
+    if call.input_scale is not None:
         return "x is quantised"
-    if rotate:
+    if call.rotate:
         return "the weight is rotated, x isn't"
-    if x.dtype not in (torch.float16, torch.bfloat16) or weight.dtype not in EIGHT_BITS or out_dtype != x.dtype:
-        return f"x is {_name(x.dtype)}, weight {_name(weight.dtype)}, the result {_name(out_dtype)}, must be of 16 bits, of 8, as x"
-    return _why_not_weight(x, weight, weight_scale, bias, out_dtype)
+    if call.x.dtype not in HALVES or call.weight.dtype not in EIGHT_BITS or call.out_dtype != call.x.dtype:
+        return f"x is {dtype_name(call.x.dtype)}, weight {dtype_name(call.weight.dtype)}, the result {dtype_name(call.out_dtype)}, must be of 16 bits, of 8, as x"
+    return _why_not_weight(call)
 
 
 def why_not_multiples(weight: torch.Tensor, columns: int, depth: int) -> str | None:
@@ -60,25 +47,19 @@ def why_not_multiples(weight: torch.Tensor, columns: int, depth: int) -> str | N
 
 def why_not_out(out_dtype: torch.dtype, *dtypes: torch.dtype) -> str | None:
     """Whether the result is to be one of these."""
-    return None if out_dtype in dtypes else f"the result is {_name(out_dtype)}, must be {' or '.join(map(_name, dtypes))}"
+    return None if out_dtype in dtypes else f"the result is {dtype_name(out_dtype)}, must be {' or '.join(map(dtype_name, dtypes))}"
 
 
-def _why_not_weight(
-    x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype
-) -> str | None:
-    if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1]:
-        return f"x is {list(x.shape)}, weight {list(weight.shape)}"
-    if x.numel() == 0 or weight.numel() == 0:
+def _why_not_weight(call: Arguments) -> str | None:
+    if call.weight.dim() != 2 or call.x.dim() == 0 or call.x.shape[-1] != call.weight.shape[1]:
+        return f"x is {list(call.x.shape)}, weight {list(call.weight.shape)}"
+    if call.x.numel() == 0 or call.weight.numel() == 0:
         return "x or weight is empty"
-    columns, rows = weight.shape[0], math.prod(x.shape[:-1])
-    if max(*weight.shape, rows) > MOST_ROWS:
-        return f"x of {list(x.shape)} or weight of {list(weight.shape)} is larger than 32-bit coordinates reach"
-    if weight_scale.dtype != torch.float32 or weight_scale.numel() not in (1, columns):
-        return f"weight_scale is {_name(weight_scale.dtype)} {list(weight_scale.shape)}, must be one float32 or {columns}"
-    if bias is not None and (tuple(bias.shape) != (columns,) or bias.dtype not in FLOATS):
-        return f"bias is {_name(bias.dtype)} {list(bias.shape)}, must be {columns} of float16, bfloat16 or float32"
-    return why_not_out(out_dtype, *FLOATS)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    columns, rows = call.weight.shape[0], math.prod(call.x.shape[:-1])
+    if max(*call.weight.shape, rows) > MOST_ROWS:
+        return f"x of {list(call.x.shape)} or weight of {list(call.weight.shape)} is larger than 32-bit coordinates reach"
+    if call.weight_scale.dtype != torch.float32 or call.weight_scale.numel() not in (1, columns):
+        return f"weight_scale is {dtype_name(call.weight_scale.dtype)} {list(call.weight_scale.shape)}, must be one float32 or {columns}"
+    if call.bias is not None and (tuple(call.bias.shape) != (columns,) or call.bias.dtype not in FLOATS):
+        return f"bias is {dtype_name(call.bias.dtype)} {list(call.bias.shape)}, must be {columns} of float16, bfloat16 or float32"
+    return why_not_out(call.out_dtype, *FLOATS)

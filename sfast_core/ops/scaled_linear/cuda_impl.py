@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ...native import load
-from ..constraints import why_no_hopper
+from ..needs import HALVES
 from ..packs import dense
 from ..spec import ranked
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1}  #: their codes in csrc/sfast.h
 ACTS = {"none": 0, "silu": 1, "gelu": 3, "gelu_tanh": 4}  #: likewise
@@ -51,22 +52,11 @@ class Gate(NamedTuple):
 CUTS = (Cut(256, 2, 4), Cut(256, 2, 16), Cut(192, 4, 8), Cut(128, 4, 8))
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_hopper(target) or why_not_quantised(x, weight, weight_scale, bias, input_scale, out_dtype, rotate, tuple(KINDS)):
+    if reason := why_not_quantised(call, tuple(KINDS)):
         return reason
-    if reason := why_not_multiples(weight, COLUMN_UNIT, DEPTH_UNIT) or why_not_out(out_dtype, torch.float16, torch.bfloat16):
-        return reason
-    return load.why_not(target.device, "sfast_scaled_linear_status")
+    return why_not_multiples(call.weight, COLUMN_UNIT, DEPTH_UNIT) or why_not_out(call.out_dtype, *HALVES)
 
 
 def launch_rank(

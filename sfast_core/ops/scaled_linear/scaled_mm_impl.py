@@ -6,33 +6,25 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda
+from ..needs import HALVES
 from ..packs import dense
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 UNIT = 16  #: of columns and depth
 _E4M3 = (torch.float8_e4m3fn,)
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuBLASLt can't compute this, or None."""
-    if reason := why_no_product(target, x, weight, weight_scale, bias, input_scale, out_dtype, rotate):
+    if reason := why_no_product(call):
         return reason
-    if weight_scale.numel() != 1 or input_scale is None or input_scale.numel() != 1:
+    if call.weight_scale.numel() != 1 or call.input_scale is None or call.input_scale.numel() != 1:
         return "takes one scale for each matrix"
-    return why_not_out(out_dtype, torch.float16, torch.bfloat16)
+    return why_not_out(call.out_dtype, *HALVES)
 
 
 def launch(
@@ -48,24 +40,15 @@ def launch(
     return product(x, weight, weight_scale.reshape(()), bias, input_scale.reshape(()), out_dtype)
 
 
-def why_no_product(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int,
-) -> str | None:
+def why_no_product(call: Arguments) -> str | None:
     """The reason why neither of PyTorch's products can compute this, or None."""
-    if reason := why_no_cuda(target, (8, 9)) or why_not_quantised(x, weight, weight_scale, bias, input_scale, out_dtype, rotate, _E4M3):
+    if reason := why_not_quantised(call, _E4M3):
         return reason
     if not hasattr(torch, "_scaled_mm"):
         return "this PyTorch has no torch._scaled_mm"
-    if bias is not None and bias.dtype != out_dtype:
-        return f"bias is {bias.dtype}, the result {out_dtype}"
-    return why_not_multiples(weight, UNIT, UNIT)
+    if call.bias is not None and call.bias.dtype != call.out_dtype:
+        return f"bias is {call.bias.dtype}, the result {call.out_dtype}"
+    return why_not_multiples(call.weight, UNIT, UNIT)
 
 
 def product(

@@ -9,28 +9,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_hopper
 from .constraints import why_not_out
 from .scaled_mm_impl import product, why_no_product
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why CUTLASS's product can't compute this, or None."""
-    if reason := why_no_hopper(target) or why_no_product(target, x, weight, weight_scale, bias, input_scale, out_dtype, rotate):
-        return reason
-    return why_not_out(out_dtype, torch.bfloat16)
+    return why_no_product(call) or why_not_out(call.out_dtype, torch.bfloat16)
 
 
 def launch(

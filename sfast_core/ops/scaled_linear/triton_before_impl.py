@@ -15,25 +15,17 @@ from .triton_kernels import dequantise_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 BLOCK = 2048
 MOST_DEPTH = BLOCK * 65535
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_kernel(target, weight) or why_not_dequantised(x, weight, weight_scale, bias, input_scale, out_dtype, rotate):
+    if reason := why_no_kernel(target, call.weight) or why_not_dequantised(call):
         return reason
-    return f"weight is {list(weight.shape)}, at most {MOST_DEPTH} deep is possible" if weight.shape[1] > MOST_DEPTH else None
+    return f"weight is {list(call.weight.shape)}, at most {MOST_DEPTH} deep is possible" if call.weight.shape[1] > MOST_DEPTH else None
 
 
 def launch(

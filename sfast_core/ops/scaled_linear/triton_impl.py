@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import triton.language as tl
 
-from ..constraints import why_no_cuda, why_no_triton
+from ..needs import Needs
 from ..packs import dense
 from ..triton_launch import capacity, launcher
 from .constraints import FLOAT8, why_not_quantised
@@ -18,6 +18,7 @@ from .triton_kernels import scaled_linear_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 GROUP_ROWS = 16  #: blocks of rows that share a column of the weight in L2
 FEW_ROWS = 32
@@ -43,23 +44,14 @@ CUTS = (Cut(128, 256, 128, 8, 3), Cut(128, 128, 128, 8, 3), Cut(128, 128, 64, 8,
 CUT_OF_FEW = Cut(FEW_ROWS, 64, 128, 4, 4)
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    return why_no_kernel(target, weight) or why_not_quantised(x, weight, weight_scale, bias, input_scale, out_dtype, rotate)
+    return why_no_kernel(target, call.weight) or why_not_quantised(call)
 
 
 def why_no_kernel(target: Target, weight: torch.Tensor) -> str | None:
-    """Whether Triton compiles products with such a weight."""
-    return why_no_triton(target) or (why_no_cuda(target, (8, 9)) if weight.dtype in FLOAT8 else None)
+    """Whether the device has numbers of the weight's kind."""
+    return Needs((8, 9)).why_not(target, {}) if weight.dtype in FLOAT8 else None
 
 
 def launch(

@@ -12,20 +12,12 @@ from .triton_impl import launch_as, why_no_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    return why_no_kernel(target, weight) or why_not_dequantised(x, weight, weight_scale, bias, input_scale, out_dtype, rotate)
+    return why_no_kernel(target, call.weight) or why_not_dequantised(call)
 
 
 def launch(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
-from ..constraints import why_no_hopper, why_no_triton
+from ..needs import HALVES
 from ..packs import dense
 from ..triton_launch import capacity, launcher
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
@@ -19,28 +19,17 @@ from .triton_kernels import scaled_linear_tma_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 CUT = Cut(128, 256, 128, 8, 3)
 UNIT = 16  #: of columns and depth: bytes
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_hopper(target) or why_no_triton(target):
+    if reason := why_not_quantised(call, (torch.float8_e4m3fn,)):
         return reason
-    kinds = (torch.float8_e4m3fn,)
-    if reason := why_not_quantised(x, weight, weight_scale, bias, input_scale, out_dtype, rotate, kinds):
-        return reason
-    return why_not_multiples(weight, UNIT, UNIT) or why_not_out(out_dtype, torch.float16, torch.bfloat16)
+    return why_not_multiples(call.weight, UNIT, UNIT) or why_not_out(call.out_dtype, *HALVES)
 
 
 def launch(

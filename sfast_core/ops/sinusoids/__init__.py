@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+
+from ..needs import FLOATS, Needs
 from ..spec import Impl, Op
 from .reference import sinusoids
 
 __all__ = ["OP", "sinusoids"]
 
-OP = Op(name="sinusoids", reference=sinusoids, impls=(Impl("cuda", ".cuda_impl", __package__),), optional=True)
+OP = Op(name="sinusoids", reference=sinusoids, impls=(Impl("cuda", ".cuda_impl", __package__, needs=Needs(dtypes=(*FLOATS, torch.int64), extension="sfast_device_status")),), optional=True)

@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda, why_not_dtypes
 from .reference import sinusoids
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 _KINDS = load.DTYPES | {torch.int64: load.INT64}
 
 
-def why_not(target: Target, x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target) or (None if x.dtype in _KINDS else why_not_dtypes(x=x)):
-        return reason
-    if frequencies.dtype != torch.float32 or dtype not in load.DTYPES:
-        return f"frequencies are {frequencies.dtype} and the result {dtype}, must be float32 and a float"
-    if x.dim() != 2 or x.shape[1] != 1 or frequencies.dim() not in (1, 2) or frequencies.numel() != frequencies.shape[-1]:
-        return f"x is {list(x.shape)}, frequencies {list(frequencies.shape)}, must be [N, 1] and [1, H]"
-    return load.why_not(target.device)
+    if call.frequencies.dtype != torch.float32 or call.dtype not in load.DTYPES:
+        return f"frequencies are {call.frequencies.dtype} and the result {call.dtype}, must be float32 and a float"
+    if call.x.dim() != 2 or call.x.shape[1] != 1 or call.frequencies.dim() not in (1, 2) or call.frequencies.numel() != call.frequencies.shape[-1]:
+        return f"x is {list(call.x.shape)}, frequencies {list(call.frequencies.shape)}, must be [N, 1] and [1, H]"
+    return None
 
 
 def launch(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> torch.Tensor:

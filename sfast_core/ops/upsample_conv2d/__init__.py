@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ...numerics import CUDNN
+from ..needs import FLOATS, HALVES, HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import upsample_conv2d
 
@@ -14,13 +16,15 @@ def _family(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
     return f"{x.dtype} {tuple(weight.shape)} {bias is not None}", x.numel()
 
 
+_TRITON = Needs(triton=True, allowed=(CUDNN,), dtypes=FLOATS, typed="x weight bias")
+
 OP = Op(
     name="upsample_conv2d",
     reference=upsample_conv2d,
     impls=(
-        Impl("triton_transposed", ".triton_impl", __package__, behind=("cuda",)),  # no faster, and a kernel to compile
-        Impl("cudnn", ".cudnn_impl", __package__),
-        Impl("cuda", ".cuda_impl", __package__),
+        Impl("triton_transposed", ".triton_impl", __package__, behind=("cuda",), needs=_TRITON),  # no faster, and a kernel to compile
+        Impl("cudnn", ".cudnn_impl", __package__, needs=Needs((8, 0), allowed=(CUDNN,), dtypes=HALVES, alike="weight bias")),
+        Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_status")),
     ),
     measured=True,
     family=_family,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_hopper, why_not_half
 from ..conv2d_act.cuda_impl import MOST, best_cut_on
 from ..conv2d_act.cut import DEPTH, Convolution, Cut
 from ..conv2d_act.reference import memory_format_of
@@ -21,23 +20,22 @@ from .constraints import why_not_shapes, why_not_weight
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 PHASES, TAPS = 4, 4  #: of the result, and of the weight of each
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernels can't compute this, or None."""
-    if reason := why_no_hopper(target) or why_not_half(x, weight=weight, bias=bias):
+    if reason := why_not_shapes(call.x, call.weight, call.bias) or why_not_weight(call.x, call.weight):
         return reason
-    if reason := why_not_shapes(x, weight, bias) or why_not_weight(x, weight):
-        return reason
-    if x.numel() == 0 or weight.numel() == 0:
-        return f"x of {list(x.shape)} or weight of {list(weight.shape)} is empty"
-    if x.shape[1] % DEPTH != 0 or weight.shape[0] % 8 != 0:
-        return f"{x.shape[1]} channels must be a multiple of {DEPTH}, {weight.shape[0]} of 8"
-    if weight.numel() > MOST:
-        return f"weight of {list(weight.shape)} is larger than 32-bit coordinates reach"
-    return load.why_not(target.device, "sfast_conv2d_status")
+    if call.x.numel() == 0 or call.weight.numel() == 0:
+        return f"x of {list(call.x.shape)} or weight of {list(call.weight.shape)} is empty"
+    if call.x.shape[1] % DEPTH != 0 or call.weight.shape[0] % 8 != 0:
+        return f"{call.x.shape[1]} channels must be a multiple of {DEPTH}, {call.weight.shape[0]} of 8"
+    if call.weight.numel() > MOST:
+        return f"weight of {list(call.weight.shape)} is larger than 32-bit coordinates reach"
+    return None
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

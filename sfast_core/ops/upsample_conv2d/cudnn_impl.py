@@ -11,19 +11,20 @@ import torch
 import torch.nn.functional as F
 
 from ..conv2d_act import cudnn_impl as convolution
-from ..conv2d_act.reference import memory_format_of
+from ..conv2d_act.reference import conv2d_act, memory_format_of
+from ..spec import Arguments
 from .constraints import why_not_shapes
 
 if TYPE_CHECKING:
     from ...target import Target
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
-    if reason := why_not_shapes(x, weight, bias):
+    if reason := why_not_shapes(call.x, call.weight, call.bias):
         return reason
-    doubled = torch.empty((*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3]), dtype=x.dtype, device="meta")
-    return convolution.why_not(target, doubled, weight, bias, 1, 1)
+    doubled = torch.empty((*call.x.shape[:2], 2 * call.x.shape[2], 2 * call.x.shape[3]), dtype=call.x.dtype, device="meta")
+    return convolution.why_not(target, Arguments.of(conv2d_act, doubled, call.weight, call.bias, 1, 1))
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

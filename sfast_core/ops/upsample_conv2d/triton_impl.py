@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from ...numerics import CUDNN
-from ..constraints import why_no_triton, why_not_dtypes, why_switched_off
 from ..conv2d_act.reference import memory_format_of
 from ..conv2d_act.torch_epilogue_impl import add_in_place
 from ..triton_launch import launcher
@@ -25,22 +23,21 @@ from .triton_kernels import transposed_weight_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 BLOCK_OUTPUTS = 64  # 128 bytes of a row that is written
 BLOCK_CHANNELS = 32
 MAX_CHANNELS = 32 * 65535
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why this can't be computed so, or None."""
-    if reason := why_no_triton(target) or why_switched_off(target, CUDNN) or why_not_dtypes(x=x, weight=weight, bias=bias):
+    if reason := why_not_shapes(call.x, call.weight, call.bias):
         return reason
-    if reason := why_not_shapes(x, weight, bias):
-        return reason
-    channels = max(weight.shape[:2])
+    channels = max(call.weight.shape[:2])
     if channels > MAX_CHANNELS:
         return f"{channels} channels are too many"
-    return why_not_weight(x, weight)
+    return why_not_weight(call.x, call.weight)
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

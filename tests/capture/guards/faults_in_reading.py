@@ -69,5 +69,5 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (ReadSet, 'started', 'self._imports.add(str(variables.get("name")))', 'pass', 'steering:an import in the forward: another number, by a helper'),
     (ReadSet, '_planned', 'self._global(names, name, chain, origin)', 'pass', "overlooked:another file's update"),
     (ReadSet, '_planned', 'self.stored |= reads.stored | reads.stored_globals', 'pass', "effect:a counter in: a class's attribute, by type"),
-    (ReadSet, '_planned', 'self.anything |= reads.anything', 'pass', 'arguments:by any name, of what a function gives'),
+    (ReadSet, '_planned', 'self.anything |= reads.anything', 'pass', 'computed name:what a function gives'),
 )

@@ -179,6 +179,21 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
         lambda: with_k(torch.nn.Parameter(torch.ones(8)), [1.0]),
         lambda net: with_k(net.value, [2.0]),
     ),
+    "an attribute of a weight in whose place another is": (
+        lambda net, x: x * net.value * net.value.k,
+        lambda: with_k(torch.nn.Parameter(torch.ones(8)), 1.0),
+        put(lambda: with_k(torch.nn.Parameter(torch.ones(8)), 2.0)),
+    ),
+    "an attribute of a tensor in whose place another is": (
+        lambda net, x: x * net.value.k,
+        lambda: with_k(torch.ones(8), 1.0),
+        put(lambda: with_k(torch.ones(8), 2.0)),
+    ),
+    "an attribute that only the next weight has": (
+        lambda net, x: x * net.value * getattr(net.value, "k", 1.0),
+        lambda: torch.nn.Parameter(torch.ones(8)),
+        put(lambda: with_k(torch.nn.Parameter(torch.ones(8)), 2.0)),
+    ),
     "an attribute that a tensor may have": (
         lambda net, x: x * getattr(net.value, "k", 1.0), lambda: torch.ones(8), lambda net: with_k(net.value, 2.0)),
     "an attribute of a parameter": (

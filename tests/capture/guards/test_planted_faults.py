@@ -13,6 +13,8 @@ import pytest
 
 from tests.capture.effects.test_effects import test_a_call_leaves_behind_what_it_does as check_effect
 from tests.capture.guards import faults_in_comparing, faults_in_leaving, faults_in_reading
+from tests.capture.guards.test_computed_names import Options
+from tests.capture.guards.test_computed_names import test_a_change_is_noticed as check_computed_name
 from tests.capture.guards.test_easily_overlooked import test_a_change_that_steers as check_overlooked
 from tests.capture.guards.unseen import UNSEEN
 from tests.capture.steering.test_arguments import test_an_object_that_is_read_is_nothing_to_trace as check_argument
@@ -35,6 +37,7 @@ def check(scenario: str, folder: Path) -> None:
             "unseen": lambda: UNSEEN[name](),
             "overlooked": lambda: check_overlooked(name, patch),
             "structure": lambda: check_structure(name),
+            "computed name": lambda: check_computed_name(patch, name, Options),
             "arguments": lambda: check_argument(name),
             "effect": lambda: check_effect(name, folder),
             "steering": lambda: check_steering(CASES[name], folder),

@@ -99,10 +99,6 @@ def of_a_class(x: torch.Tensor, options: Any) -> torch.Tensor:
     return x + sum(isinstance(value, State) for value in options.values())
 
 
-def itself(state: Any) -> Any:
-    return state
-
-
 def scaled(x: torch.Tensor, state: Any) -> torch.Tensor:
     return x * state.scale
 
@@ -125,7 +121,6 @@ READ: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "by a name that is asked for": lambda x, options: x * options.get("state").scale,
     "by a computed name": lambda x, options: x * options[KEY].scale,
     "by any name": lambda x, options: x * getattr(options[KEY], "".join(["sc", "ale"])),
-    "by any name, of what a function gives": lambda x, options: x * getattr(itself(options[KEY]), "".join(["sc", "ale"])),
     "in a loop": lambda x, options: sum(x * value.scale for value in options.values() if type(value) is State),
     "called in a loop": lambda x, options: sum(value(x) for value in options.values() if type(value) is State),
     "by a method": lambda x, options: options[KEY].times(x),

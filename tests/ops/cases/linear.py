@@ -1,23 +1,33 @@
-"""Cases of ``linear``: those of ``linear_add`` without the residual."""
+"""Cases of ``linear``: with each of its epilogues, and those with a residual without it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tests.ops.case import Case
-from tests.ops.cases import linear_add
+from tests.ops.cases.epilogues import act, gate, residual
 
 
-def _without_residual(case: Case) -> Case:
+def _plain(case: Case) -> Case:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        (x, weight, bias, _), kwargs = case.make(dtype, device)
-        return (x, weight, bias), kwargs
+        args, kwargs = case.make(dtype, device)
+        return args[:3], kwargs
 
-    return Case(case.id, make, case.slow)
+    return replace(case, make=make)
 
 
-CASES = [_without_residual(case) for case in linear_add.CASES]
+def _named(cases: list[Case], kind: str) -> list[Case]:
+    return [replace(case, id=f"{kind}-{case.id}") for case in cases]
 
-GPU_CASES = [_without_residual(case) for case in linear_add.GPU_CASES]
+
+CASES = [*map(_plain, residual.CASES), *_named(residual.CASES, "residual"), *_named(act.CASES, "act"), *_named(gate.CASES, "gate")]
+
+GPU_CASES = [
+    *map(_plain, residual.GPU_CASES),
+    *_named(residual.GPU_CASES, "residual"),
+    *_named(act.GPU_CASES, "act"),
+    *_named(gate.GPU_CASES, "gate"),
+]

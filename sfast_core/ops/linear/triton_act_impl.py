@@ -9,11 +9,12 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
+from .constraints import why_not_epilogue
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 BLOCK = 2048
 
@@ -32,15 +33,22 @@ def quick_gelu_kernel(
     tl.store(h_ptr + first + i, (h / (1.0 + tl.exp(-1.702 * h))).to(h_ptr.dtype.element_ty), mask=live)
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why this can't compute it, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x):
+    if reason := why_not_epilogue(call, "gelu", "gelu_tanh", "quick_gelu", "silu", "relu"):
         return reason
-    return None if act == "quick_gelu" else f"PyTorch computes {act} in one pass too"
+    return None if call.act == "quick_gelu" else f"PyTorch computes {call.act} in one pass too"
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str) -> torch.Tensor:
-    """As :func:`.reference.linear_act`, the product rounded to x's dtype before the activation."""
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.linear`, the product rounded to x's dtype before the activation."""
     h = F.linear(x, weight, bias)
     if h.numel() > 0:
         with torch.cuda.device_of(h):

@@ -8,64 +8,60 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import counters
-from ..constraints import why_no_cuda, why_not_half, why_not_linear
 from ..packs import dense
 from ..spec import ranked
-from .library import why_no_library
-from .plans import ALIGNMENT, Addresses, Problem, plans
+from .constraints import why_not_epilogue, why_not_shapes
+from .cublaslt_library import why_no_library
+from .cublaslt_plans import ALIGNMENT, Addresses, Problem, plans
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 ROW_UNIT = ALIGNMENT // 2  # elements
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuBLASLt can't compute this, or None."""
-    if reason := why_no_cuda(target, (8, 0)) or why_not_half(x, weight=weight, bias=bias, residual=residual):
+    if reason := why_not_epilogue(call, "none", residual=True) or why_not_shapes(call):
         return reason
-    if reason := why_not_linear(x, weight, bias, residual):
-        return reason
-    (n, k), out = weight.shape, (*x.shape[:-1], weight.shape[0])
-    if x.numel() == 0 or weight.numel() == 0:
+    (n, k), out = call.weight.shape, (*call.x.shape[:-1], call.weight.shape[0])
+    if call.x.numel() == 0 or call.weight.numel() == 0:
         return "x or weight is empty"
-    if max(x.numel(), math.prod(out)) >= 2**31:
-        return f"x of {list(x.shape)} or the result of {list(out)} has 2^31 elements or more"
+    if max(call.x.numel(), math.prod(out)) >= 2**31:
+        return f"x of {list(call.x.shape)} or the result of {list(out)} has 2^31 elements or more"
     if n % ROW_UNIT or k % ROW_UNIT:
-        return f"weight is {list(weight.shape)}, both must be multiples of {ROW_UNIT}"
-    if residual is not None and not residual.is_contiguous():
-        return f"residual has strides {residual.stride()}, must be contiguous"
-    for name, tensor in (("x", x), ("weight", weight)):
+        return f"weight is {list(call.weight.shape)}, both must be multiples of {ROW_UNIT}"
+    if call.residual is not None and not call.residual.is_contiguous():
+        return f"residual has strides {call.residual.stride()}, must be contiguous"
+    for name, tensor in (("x", call.x), ("weight", call.weight)):
         if _rows(tensor) is None:
             return f"{name} of {list(tensor.shape)} with strides {tensor.stride()} is no matrix whose rows begin on {ALIGNMENT} bytes"
     return why_no_library()
 
 
 def launch_rank(
-    rank: int,
+    ranking: tuple[int, bool],
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
     residual: torch.Tensor | None = None,
-    half_sums: bool = False,
 ) -> torch.Tensor:
-    """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at ``rank`` (0: first).
+    """The product in x's dtype, summed in float32 and rounded once, by one of the algorithms that cuBLASLt's heuristic proposes.
 
     Operands that lie otherwise than ``why_not`` was told are copied.
 
     Args:
-        rank: below :data:`.plans.RANKS`; the last algorithm stands in for one that is not there.
+        ranking: the rank, below :data:`.cublaslt_plans.RANKS`; the last algorithm stands in for one that is not there. And whether to sum in
+            float16, which x has to be.
         x: [..., K].
         weight: [N, K].
         bias: [N] or None.
+        act: "none".
+        gated: False.
         residual: [..., N] or None.
-        half_sums: sum in float16, which x has to be.
 
     Returns:
         [..., N], contiguous.
@@ -73,6 +69,7 @@ def launch_rank(
     Raises:
         RuntimeError: cuBLASLt has no algorithm for this, or refused it.
     """
+    rank, half_sums = ranking
     rows, matrix = _matrix(x), _matrix(weight)
     added = None if residual is None else dense(residual)
     shift = None if bias is None else dense(bias)
@@ -105,9 +102,9 @@ def launch_rank(
     return out
 
 
-launch = ranked(launch_rank, 0, "launch")
-launch_second = ranked(launch_rank, 1, "launch_second")
-launch_third = ranked(launch_rank, 2, "launch_third")
+launch = ranked(launch_rank, (0, False), "launch")
+launch_second = ranked(launch_rank, (1, False), "launch_second")
+launch_third = ranked(launch_rank, (2, False), "launch_third")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -12,42 +12,41 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..constraints import why_no_cuda, why_not_half, why_not_linear
 from ..packs import dense
+from .constraints import why_not_epilogue, why_not_shapes
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 MOST_ROWS = 8
+#: With an activation, up to so many rows it takes any weight. With more, one of so many elements: there the activation's kernel outweighs what
+#: the product may lose.
+ROWS_OF_ANY, MOST_ELEMENTS = 2, 2**22
 DEPTH_UNIT, MOST_DEPTH = 8, 2**24  #: elements: 16 bytes, and as many as 32-bit places reach
 
 
-def why_not(
-    target: Target,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-) -> str | None:
-    """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, (8, 0)) or why_not_half(x, weight=weight, bias=bias, residual=residual):
+def why_not(target: Target, call: Arguments) -> str | None:
+    """The reason why the kernel can't compute this, or is known to be slow; or None."""
+    if reason := why_not_epilogue(call, *load.ACTS, residual=True) or why_not_shapes(call):
         return reason
-    if reason := why_not_linear(x, weight, bias, residual):
-        return reason
-    rows = math.prod(x.shape[:-1])
+    rows, depth = math.prod(call.x.shape[:-1]), call.weight.shape[1]
     if rows > MOST_ROWS:
         return f"x has {rows} rows, at most {MOST_ROWS} are few"
-    if not 0 < weight.shape[1] <= MOST_DEPTH or weight.shape[1] % DEPTH_UNIT:
-        return f"rows of {weight.shape[1]} elements must be a multiple of {DEPTH_UNIT}, {MOST_DEPTH} at most"
-    return load.why_not(target.device)
+    if call.act != "none" and rows > ROWS_OF_ANY and call.weight.numel() > MOST_ELEMENTS:
+        return f"weight is {list(call.weight.shape)}, x has more than {ROWS_OF_ANY} rows"
+    if not 0 < depth <= MOST_DEPTH or depth % DEPTH_UNIT:
+        return f"rows of {depth} elements must be a multiple of {DEPTH_UNIT}, {MOST_DEPTH} at most"
+    return None
 
 
 def launch(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
     act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product in x's dtype, all in float32 until the result is rounded, once.
 
@@ -55,8 +54,9 @@ def launch(
         x: [..., K], of :data:`MOST_ROWS` rows at most.
         weight: [N, K].
         bias: [N] or None.
+        act: "none", "silu" or "relu", which PyTorch computes in a kernel of its own (H100: 2 us).
+        gated: False.
         residual: [..., N] or None.
-        act: "none", "silu" or "relu", applied last.
 
     Returns:
         [..., N], contiguous.

@@ -1,4 +1,4 @@
-"""Cases of ``linear_add``."""
+"""Cases of ``linear`` with a residual."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _make(shape: tuple[int, ...], features: int, *, bias: bool = True) -> Make:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         weight = data.normal(features, shape[-1], std=shape[-1] ** -0.5)
-        return (data.normal(*shape), weight, data.normal(features) if bias else None, data.normal(*shape[:-1], features)), {}
+        return (data.normal(*shape), weight, data.normal(features) if bias else None, "none", False, data.normal(*shape[:-1], features)), {}
 
     return make
 
@@ -40,7 +40,7 @@ def _views(tokens: int) -> Make:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         x, weight = data.normal(2, tokens, 96)[..., 16:80], data.normal(48, 80, std=0.1)[:, 8:72]
-        return (x, weight, data.normal(64)[16:], data.normal(2, tokens, 48)), {}
+        return (x, weight, data.normal(64)[16:], "none", False, data.normal(2, tokens, 48)), {}
 
     return make
 
@@ -51,7 +51,7 @@ def _unaligned(tokens: int) -> Make:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         x, weight = data.normal(2 * tokens * 64 + 1)[1:].view(2, tokens, 64), data.normal(48 * 64 + 1, std=0.1)[1:].view(48, 64)
-        return (x, weight, data.normal(49)[1:], data.normal(2 * tokens * 48 + 3)[3:].view(2, tokens, 48)), {}
+        return (x, weight, data.normal(49)[1:], "none", False, data.normal(2 * tokens * 48 + 3)[3:].view(2, tokens, 48)), {}
 
     return make
 
@@ -62,7 +62,7 @@ def _strided(tokens: int) -> Make:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         x, residual = data.normal(tokens, 3, 64).transpose(0, 1), data.normal(3, 48, tokens).transpose(1, 2)
-        return (x, data.normal(48, 64, std=0.1), data.normal(48), residual), {}
+        return (x, data.normal(48, 64, std=0.1), data.normal(48), "none", False, residual), {}
 
     return make
 

@@ -1,4 +1,4 @@
-"""Cases of ``linear_geglu``."""
+"""Cases of ``linear`` with the gate of GEGLU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.ops.case import Case, Data
 Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def _make(shape: tuple[int, ...], inner: int, approximate: str = "none", bias: bool = True) -> Make:
+def _make(shape: tuple[int, ...], inner: int, act: str = "gelu", bias: bool = True) -> Make:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         x = data.normal(*shape)
         # Gates with a spread of 3: both tails of GELU and its minimum are reached.
         weight = data.normal(2 * inner, shape[-1], std=3.0 / shape[-1] ** 0.5)
-        return (x, weight, data.normal(2 * inner) if bias else None, approximate), {}
+        return (x, weight, data.normal(2 * inner) if bias else None, act, True), {}
 
     return make
 
@@ -28,17 +28,17 @@ def _far_tails(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...
     data = Data(dtype, device)
     x, weight = data.normal(33, 64), data.normal(2 * 24, 64, std=0.125)
     weight[24:] *= 30
-    return (x, weight, None), {}
+    return (x, weight, None, "gelu", True), {}
 
 
-def _closed(approximate: str) -> Make:
+def _closed(act: str) -> Make:
     """Gates of about -30, where GELU is 0 to the last digit and nothing else may come out."""
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         x, weight, bias = data.normal(5, 64), data.normal(2 * 8, 64, std=0.125), data.normal(2 * 8)
         bias[8:] -= 30
-        return (x, weight, bias, approximate), {}
+        return (x, weight, bias, act, True), {}
 
     return make
 
@@ -47,25 +47,25 @@ def _strided(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...],
     """x that no view makes 2-D, and rows of the weight that lie further apart than they are long."""
     data = Data(dtype, device)
     x = data.normal(5, 3, 64).transpose(0, 1)
-    return (x, data.normal(2 * 48, 96, std=0.3)[:, 8:72], data.normal(2 * 48)), {}
+    return (x, data.normal(2 * 48, 96, std=0.3)[:, 8:72], data.normal(2 * 48), "gelu", True), {}
 
 
 def _misaligned(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """x that begins one element past 16 bytes."""
     data = Data(dtype, device)
     x = data.normal(7 * 32 + 1)[1:].view(7, 32)
-    return (x, data.normal(2 * 16, 32, std=0.3), data.normal(2 * 16)), {}
+    return (x, data.normal(2 * 16, 32, std=0.3), data.normal(2 * 16), "gelu", True), {}
 
 
 CASES = [
-    *(Case(f"{approximate}", _make((2, 19, 72), 40, approximate)) for approximate in ("none", "tanh")),
-    *(Case(f"{approximate}-no-bias", _make((37, 72), 40, approximate, bias=False)) for approximate in ("none", "tanh")),
-    *(Case(f"{approximate}-odd", _make((3, 5, 33), 71, approximate)) for approximate in ("none", "tanh")),
+    *(Case(f"{act}", _make((2, 19, 72), 40, act)) for act in ("gelu", "gelu_tanh")),
+    *(Case(f"{act}-no-bias", _make((37, 72), 40, act, bias=False)) for act in ("gelu", "gelu_tanh")),
+    *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ("gelu", "gelu_tanh")),
     Case("several-tiles", _make((300, 200), 136)),
     Case("few-columns", _make((130, 64), 8)),
     Case("one-row", _make((64,), 48)),
     Case("far-tails", _far_tails),
-    *(Case(f"{approximate}-closed", _closed(approximate)) for approximate in ("none", "tanh")),
+    *(Case(f"{act}-closed", _closed(act)) for act in ("gelu", "gelu_tanh")),
     Case("strided", _strided),
     Case("misaligned", _misaligned),
     Case("empty", _make((0, 7, 64), 48)),
@@ -84,6 +84,6 @@ SHAPES = [
 GPU_CASES = [
     *(Case(f"{m}x{n}x{k}", _make((m, k), n // 2)) for m, n, k in SHAPES),
     Case("4099x5136x648", _make((4099, 648), 2568)),
-    Case("4099x5136x648-tanh-no-bias", _make((4099, 648), 2568, "tanh", bias=False)),
+    Case("4099x5136x648-gelu_tanh-no-bias", _make((4099, 648), 2568, "gelu_tanh", bias=False)),
     Case("past-2-31-elements", _make((2**16 + 1, 16), 2**15), slow=True),
 ]

@@ -7,31 +7,38 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from ..constraints import why_no_triton, why_not_dtypes
 from ..triton_launch import launcher
-from .reference import APPROXIMATIONS
+from .constraints import why_no_gate
 from .triton_kernels import gate_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 BLOCK_ROWS = 8
 BLOCK_COLS = 256  # with 4 warps: two 16-byte loads of the value and two of the gate in flight per thread
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_triton(target) or why_not_dtypes(x=x, weight=weight, bias=bias):
+    if reason := why_no_gate(call):
         return reason
-    if weight.shape[0] % 2:
-        return f"weight has an odd number of rows, {weight.shape[0]}"
-    if weight.shape[0] > 2 * BLOCK_COLS * 65535:
-        return f"weight has too many rows, {weight.shape[0]}"
-    return None if approximate in APPROXIMATIONS else f"approximate={approximate!r} is not supported"
+    if call.weight.shape[0] % 2:
+        return f"weight has an odd number of rows, {call.weight.shape[0]}"
+    if call.weight.shape[0] > 2 * BLOCK_COLS * 65535:
+        return f"weight has too many rows, {call.weight.shape[0]}"
+    return None
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> torch.Tensor:
-    """As :func:`.reference.linear_geglu`; the gate is computed in float32 from the rounded result of the linear layer."""
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.linear`; the gate is computed in float32 from the rounded result of the linear layer."""
     hidden = F.linear(x, weight, bias).contiguous()
     inner = hidden.shape[-1] // 2
     out = hidden.new_empty((*hidden.shape[:-1], inner))
@@ -45,7 +52,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
             out,
             rows,
             inner,
-            KIND=gate_kind(x.dtype, approximate),
+            KIND=gate_kind(x.dtype, act),
             BLOCK_ROWS=BLOCK_ROWS,
             BLOCK_COLS=BLOCK_COLS,
             num_warps=4,
@@ -54,8 +61,8 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
     return out
 
 
-def gate_kind(dtype: torch.dtype, approximate: str) -> str:
+def gate_kind(dtype: torch.dtype, act: str) -> str:
     """Which GELU the kernels compute: the polynomial only where its error vanishes in the result's rounding."""
-    if approximate == "tanh":
+    if act == "gelu_tanh":
         return "tanh"
     return "erf" if dtype == torch.float32 else "polynomial"

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
-from ..constraints import why_no_cuda, why_not_half
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
-from .reference import APPROXIMATIONS
+from .constraints import why_no_gate
 from .triton_gate_impl import gate_kind
 from .triton_kernels import linear_geglu_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 BLOCK_K = 64  # a row of 128 bytes: TMA's widest swizzle
 GROUP_ROWS = 16  # blocks of rows that share a column of the weight in L2
@@ -50,20 +50,16 @@ TILES = (
 )
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_no_cuda(target, (9, 0)):
-        return reason
-    if not target.triton:
-        return "needs Triton"
-    if reason := why_not_half(x, weight=weight, bias=bias) or _why_not_shapes(x, weight, bias):
+    if reason := why_no_gate(call) or _why_not_rows(call.x, call.weight, call.bias):
         return reason
     if not any(tile.fit(target.shared_memory_bytes) for tile in TILES):
         return f"{target.shared_memory_bytes} bytes of shared memory per block are too few"
-    return None if approximate in APPROXIMATIONS else f"approximate={approximate!r} is not supported"
+    return None
 
 
-def _why_not_shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+def _why_not_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
     """What TMA asks for: rows, and the distances between them, of whole 16-byte units."""
     rows, depth = weight.shape
     if rows == 0 or depth == 0:
@@ -79,8 +75,15 @@ def _why_not_shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
     return None if x.numel() // depth < 2**31 else f"x has too many rows, {x.numel() // depth}"
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str = "none") -> torch.Tensor:
-    """As :func:`.reference.linear_geglu`, with value and gate in float32 until the result is rounded, once."""
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.linear`, with value and gate in float32 until the result is rounded, once."""
     inner = weight.shape[0] // 2
     out = x.new_empty((*x.shape[:-1], inner))
     rows = out.numel() // inner
@@ -88,7 +91,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, app
         return out
     multiprocessors, shared_bytes = capacity(x.device)
     tile = choose(rows, inner, multiprocessors, shared_bytes)
-    return launch_tile(tile, multiprocessors, x, weight, bias, approximate, out)
+    return launch_tile(tile, multiprocessors, x, weight, bias, act, out)
 
 
 def launch_tile(
@@ -97,7 +100,7 @@ def launch_tile(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    approximate: str,
+    act: str,
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Compute into ``out``, which is not empty, with this tile; returns it."""
@@ -117,7 +120,7 @@ def launch_tile(
             depth,
             GROUP_ROWS,
             programs,
-            KIND=gate_kind(x.dtype, approximate),
+            KIND=gate_kind(x.dtype, act),
             HAS_BIAS=bias is not None,
             BLOCK_M=tile.rows,
             BLOCK_H=tile.cols,

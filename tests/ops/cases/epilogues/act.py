@@ -1,4 +1,4 @@
-"""Cases of ``linear_act``."""
+"""Cases of ``linear`` with an activation."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .library import (
+from .cublaslt_library import (
     COMPUTE_16F,
     COMPUTE_32F,
     DataType,

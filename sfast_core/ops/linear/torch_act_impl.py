@@ -11,35 +11,39 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..constraints import why_no_cuda, why_not_dtypes
+from .constraints import why_not_epilogue
 
 if TYPE_CHECKING:
     from ...target import Target
+    from ..spec import Arguments
 
 ACTS = ("gelu_tanh", "relu")
 
 
-def why_not(target: Target, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str) -> str | None:
+def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why this GEMM can't compute it, or None."""
-    if reason := why_no_cuda(target) or why_not_dtypes(x=x):
+    if reason := why_not_epilogue(call, *ACTS):
         return reason
-    if act not in ACTS:
-        return f"act {act!r} is not an epilogue of it"
-    if bias is None:
+    if call.bias is None:
         return "needs a bias"
-    if weight.dtype != x.dtype or bias.dtype != x.dtype:
-        return f"x is {x.dtype}, weight {weight.dtype}, bias {bias.dtype}"
-    if x.dim() == 0 or x.numel() == 0:
+    if call.x.dim() == 0 or call.x.numel() == 0:
         return "x is empty"
-    if _rows(x) is None:
-        return f"x with strides {x.stride()} can't be viewed as 2-D"
+    if _rows(call.x) is None:
+        return f"x with strides {call.x.stride()} can't be viewed as 2-D"
     return None
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, act: str) -> torch.Tensor:
-    """As :func:`.reference.linear_act`."""
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As :func:`.reference.linear`."""
     rows = _rows(x)
-    assert rows is not None, "why_not has refused strides that can't be viewed as 2-D"
+    assert rows is not None and bias is not None, "why_not has refused what has no bias, and strides that can't be viewed as 2-D"
     out = torch._addmm_activation(bias, rows, weight.t(), use_gelu=act == "gelu_tanh")
     return out.view(*x.shape[:-1], weight.shape[0])
 

@@ -1,0 +1,54 @@
+"""The meaning of ``linear`` in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda h: h,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda h: F.gelu(h, approximate="tanh"),
+    "quick_gelu": lambda h: h * torch.sigmoid(1.702 * h),
+    "silu": F.silu,
+    "relu": F.relu,
+}
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``act(h) + residual`` where ``h = x @ weight.T + bias``; gated, ``value * act(gate) + residual`` where ``value, gate = h.chunk(2, -1)``.
+
+    Args:
+        x: [..., K], float.
+        weight: [N, K] in x's dtype; gated, the rows of the value first, those of the gate behind them.
+        bias: [N] in x's dtype, or None (zeros).
+        act: "none", "gelu" (by erf), "gelu_tanh" (its tanh form), "quick_gelu" (``h * sigmoid(1.702 h)``), "silu" or "relu".
+        gated: whether half of the result is the gate of the other: GEGLU with "gelu".
+        residual: [..., N], gated [..., N / 2], in x's dtype, or None.
+
+    Returns:
+        [..., N], gated [..., N / 2], in x's dtype, contiguous. An impl may leave the product unrounded until all is done.
+
+    Raises:
+        ValueError: act is none of the above, or ``weight`` has an odd number of rows for a gate.
+    """
+    if act not in ACTS:
+        raise ValueError(f"linear: act is {act!r}, must be one of {', '.join(ACTS)}")
+    if gated and weight.shape[0] % 2:
+        raise ValueError(f"linear: weight has {weight.shape[0]} rows, must be an even number (value rows, then gate rows)")
+    h = F.linear(x, weight, bias)
+    if gated:
+        value, gate = h.chunk(2, -1)
+        h = value * ACTS[act](gate)
+    else:
+        h = ACTS[act](h)
+    return h if residual is None else (h + residual).contiguous()

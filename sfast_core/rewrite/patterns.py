@@ -1,0 +1,159 @@
+"""What several passes look for, and the functions that :mod:`.canonicalise` has them spelled with.
+
+Passes know this, :mod:`.graph` and ops, and not one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from ..capture.functional import cast_like
+from ..ops.linear import linear
+from ..weights import Weight
+from .graph import alike, calls, insert, is_input, shape, sole_user, throughout, value
+
+#: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
+HasImpl = Callable[..., bool]
+#: Whether a weight may be laid out as its layout says.
+MayLay = Callable[[Weight], bool]
+
+
+def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
+    """``F.gelu`` with all its arguments positional."""
+    return F.gelu(x, approximate=approximate)
+
+
+def sdpa(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
+    """``F.scaled_dot_product_attention`` with all its arguments positional."""
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
+
+
+def from_input(x: Node) -> bool:
+    """Whether ``x`` is an input of the call, perhaps in another dtype."""
+    return is_input(x) or (calls(x, cast_like) and is_input(x.args[0]))
+
+
+def has_siblings(node: Node) -> bool:
+    """Whether other linear layers read the same input."""
+    x = node.args[0]
+    return any(user is not node and calls(user, F.linear, linear) and user.args[0] is x for user in x.users)  # type: ignore[union-attr]
+
+
+def has_own_bias(node: Any) -> TypeGuard[Node]:
+    """A linear layer with a bias whose result has one reader, and which isn't to be packed with others that read its input."""
+    return calls(node, F.linear) and node.args[2] is not None and sole_user(node) is not None and not has_siblings(node)
+
+
+def activation_behind(node: Node) -> tuple[Node, str] | None:
+    """The activation that is the only reader of ``node``, and its name."""
+    user = sole_user(node)
+    if user is None:
+        users = list(node.users)
+        if len(users) == 2:  # x * sigmoid(1.702 * x)
+            return _quick_gelu(node, users)
+        return None
+    act = activation(user)
+    return None if act is None else (user, act)
+
+
+def activation(node: Any) -> str | None:
+    """The activation that a node is a call of, by the name that ops know it by."""
+    if calls(node, gelu):
+        return "gelu" if node.args[1] == "none" else "gelu_tanh"
+    if calls(node, F.silu):
+        return "silu"
+    return "relu" if isinstance(node, Node) and node.target in (F.relu, torch.relu, "relu") else None
+
+
+def gate_activation(node: Any) -> str | None:
+    """As :func:`activation`, of those that gates have in models and in ops."""
+    act = activation(node)
+    return None if act == "relu" else act
+
+
+def _quick_gelu(node: Node, users: list[Node]) -> tuple[Node, str] | None:
+    for scaled, product in (users, users[::-1]):
+        if not (calls(scaled, torch.mul) and calls(product, torch.mul) and 1.702 in scaled.args):
+            continue
+        gate = sole_user(scaled)
+        if (
+            gate is not None
+            and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid")
+            and set(product.args) == {node, gate}
+            and sole_user(gate) is product
+        ):
+            return product, "quick_gelu"
+    return None
+
+
+def less_one(factor: Any, normed: Node, by_token: bool = False) -> Node | None:
+    """The scale where ``factor`` is ``1 + scale``, perhaps with a view behind the sum."""
+    if not is_row(factor, normed, by_token):
+        return None
+    summed = factor.args[0] if calls(factor, torch.reshape) else factor
+    if not calls(summed, torch.add) or not any(type(arg) in (int, float) and arg == 1 for arg in summed.args):
+        return None
+    scale = next((arg for arg in summed.args if isinstance(arg, Node)), None)
+    if scale is None or value(scale).dtype != value(factor).dtype:
+        return None
+    return scale if shape(scale) == shape(factor) else insert(factor, torch.reshape, scale, shape(factor))
+
+
+def is_row(node: Any, tokens: Node, by_token: bool = False) -> bool:
+    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all; ``by_token``: also where each token has its own."""
+    if not isinstance(node, Node) or value(tokens).dim() != 3:
+        return False
+    images, length, channels = shape(tokens)
+    rows = {(count, 1, channels) for count in (1, images)} | ({(count, length, channels) for count in (1, images)} if by_token else set())
+    return shape(node) in rows and value(node).dtype == value(tokens).dtype
+
+
+def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
+    """The tokens among two factors and their gate; ``result`` has the tokens' shape and dtype."""
+    for y, gate in (factors, factors[::-1]):
+        if alike(y, result) and is_row(gate, y):
+            return y, gate
+    return None
+
+
+def is_matrix_product(convolution: Node) -> bool:
+    """Whether each pixel of the result is a sum over the channels of the same pixel."""
+    x, weight, _, stride, padding, _, groups = convolution.args
+    if value(x).dim() != 4 or shape(weight)[2:] != (1, 1):  # type: ignore[arg-type]
+        return False
+    return groups == 1 and throughout(stride, 1) and throughout(padding, 0)
+
+
+def channel_vector(x: Node, other: object) -> bool:
+    """Whether ``other`` is one value per (sample, channel) of the feature map ``x``: [N or 1, C, 1, 1, ...]."""
+    if not isinstance(other, Node) or value(other).dim() != value(x).dim() or value(x).dim() < 3:
+        return False
+    sizes, full = shape(other), shape(x)
+    return (
+        sizes[1] == full[1] and sizes[0] in (1, full[0]) and all(size == 1 for size in sizes[2:]) and value(other).dtype == value(x).dtype
+    )
+
+
+def split_channel_add(node: Node) -> tuple[Node, Node] | None:
+    """``(x, channel)`` where ``node`` is their sum and x has the sum's shape."""
+    if not calls(node, torch.add):
+        return None
+    for x, other in (node.args, reversed(node.args)):
+        if isinstance(x, Node) and shape(x) == shape(node) and value(x).dtype == value(node).dtype and channel_vector(x, other):
+            return x, other
+    return None
+
+
+def joined_images(node: Any) -> tuple[Node, Node] | None:
+    """The two images that ``node`` joins along their channels, None where it doesn't."""
+    if not calls(node, torch.cat) or len(node.args) != 2 or value(node).dim() != 4 or node.args[1] not in (1, -3):
+        return None
+    parts: Any = node.args[0]
+    if len(parts) != 2 or any(value(part).dtype != value(node).dtype or value(part).dim() != 4 for part in parts):
+        return None
+    return parts[0], parts[1]
