@@ -122,6 +122,7 @@ GOLDEN: dict[str, dict[str, int]] = {
         "fuse_add_layer_norm": 12,
         "fuse_attention": 2,
         "fuse_gated_sum": 6,
+        "pack_gated": 3,
         "pack_embedding": 4,
         "pack_qkv": 9,
     },
