@@ -21,6 +21,7 @@ from .capture import (
     GradientsRecorded,
     Recorded,
     Signature,
+    Surroundings,
     ThreadState,
     Trace,
     Tracer,
@@ -41,6 +42,7 @@ from .reporter import OUT_OF_MEMORY, Reporter
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import Store, WeightStore
+from .segmented import SegmentedProgram, Unfinished
 from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere
 
@@ -104,6 +106,7 @@ class Engine:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         eager: Callable[[], Any] | None = None,
+        around: Surroundings | None = None,
     ) -> Any:
         """What ``original(*args, **kwargs)`` returns, by the fastest way that is known to be right.
 
@@ -113,9 +116,11 @@ class Engine:
             args: its arguments, as far as they may steer it.
             kwargs: its keyword arguments, likewise.
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
+            around: what the call brings along for code that runs live.
         """
-        arguments = (lambda: Signature(args, kwargs)) if eager is None else None  # else the host has kept its own
-        recorded = Recorded(original, lambda: original(*args, **kwargs), arguments)
+        around = around or Surroundings(None, module)
+        arguments = (lambda: Signature(args, kwargs, around.key)) if eager is None else None  # else the host has kept its own
+        recorded = Recorded(original, lambda: original(*args, **kwargs), arguments, around)
         eager = eager or recorded.call
         if recording():  # inside another module's recorded call
             with self._store.plain():
@@ -123,7 +128,7 @@ class Engine:
         if watching := what_watches():
             return self.run_eager(watching, eager)
         try:
-            signature = Signature(args, kwargs)
+            signature = Signature(args, kwargs, around.key)
             if signature.objects and (reason := self._tracer.why_not(signature)):
                 raise CaptureError(reason)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
@@ -136,14 +141,16 @@ class Engine:
         on, before = self._on(device), ThreadState()
         with on.lock:
             try:
-                first_call = lambda: self._first_call(on, module, signature, recorded, eager)  # noqa: E731
+                first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
                 variant = on.variants.take(signature.key)
                 replayed = self._replay_ahead(variant, signature, device)
-                if variant is not None and variant.guard is not None and (change := variant.guard.changed(module)):
+                if variant is not None and variant.guard is not None and (change := variant.guard.changed(module) or self._tracer.live.over(module)):
                     left, variant, replayed = variant, on.variants.another(signature.key, module), None
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
+                        if left.tally.useless and self._tracer.cut_changing(module, change):
+                            on.thrashing.clear()
                 if variant is None:
                     waiting = on.waiting(signature)
                     if waiting is None:
@@ -154,7 +161,7 @@ class Engine:
                 else:
                     try:
                         with self._store.pinned(device):
-                            result = variant.graphed.run(signature.tensors, self.config, replayed)
+                            result = variant.graphed.run(signature.tensors, self.config, replayed, around)
                         variant.tally.served += 1
                         return result
                     except self.interruptions:
@@ -167,6 +174,8 @@ class Engine:
                         reason = str(error)
                     except GradientsRecorded as error:
                         reason = str(error)
+                    except Unfinished as error:
+                        reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)
                     except WeightsChanged as error:
                         self.reporter.say(f"{error}: tracing again")
                         on.forget(signature.key, variant, str(error))
@@ -181,6 +190,20 @@ class Engine:
                 before.put_back(error)
                 raise
         return self.run_eager(reason, eager)
+
+    def _unfinished(self, on: OnDevice, key: Hashable, variant: Variant, error: Unfinished) -> str:
+        """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""
+        if isinstance(error.__cause__, self.interruptions):
+            raise error.__cause__
+        if error.another:
+            self.reporter.say(f"{error}, and tracing again")
+            on.forget(key, variant, str(error))
+        elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
+            self._out_of_memory(on, error.__cause__)
+            return OUT_OF_MEMORY
+        elif error.ours:
+            self._give_up(variant, f"the fused forward failed: {error}")
+        return str(error)
 
     def _replay_ahead(self, variant: Variant | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
         """What the signature's graph makes of this call, before it is known whether that may be used; None where no graph may run.
@@ -198,6 +221,10 @@ class Engine:
         except Exception:  # found again, and said, where the call goes on as if this had not been tried
             log.debug("while replaying %s ahead", self.report.name, exc_info=True)
             return None
+
+    def mentions(self, name: str) -> bool:
+        """Whether the code that ran in a recorded call mentions this name, and so may look for an option of that name."""
+        return name in self._tracer.words
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
@@ -255,7 +282,13 @@ class Engine:
 
     @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
     def _first_call(
-        self, on: OnDevice, module: torch.nn.Module, signature: Signature, recorded: Recorded, eager: Callable[[], Any]
+        self,
+        on: OnDevice,
+        module: torch.nn.Module,
+        signature: Signature,
+        recorded: Recorded,
+        eager: Callable[[], Any],
+        around: Surroundings,
     ) -> Any:
         self.reporter.announce("tracing")
         variant = Variant(SignatureReport(str(signature)), signature.layout)
@@ -269,7 +302,7 @@ class Engine:
             failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
-            result = self.run_eager(failure, eager)
+            result = self.run_eager(failure, self._tracer.live.finishing(module, around, eager))
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()
                 self._give_up(variant, failure)
@@ -277,13 +310,14 @@ class Engine:
             return result
         if isinstance(trace, Untraceable) and trace.passing:
             traced_now()
-            on.backoff.failed(signature.key, trace.reason)
+            if not trace.cut:
+                on.backoff.failed(signature.key, trace.reason)
             self.reporter.ran_eager(trace.reason)
             return result
         self.report.calls["traced"] += 1
         variant.report.calls += 1
         if isinstance(trace, Untraceable):
-            traced_now()
+            variant.tally = traced_now()
             self._give_up(variant, f"it can't be traced: {trace.reason}")
             keep()
             return result
@@ -319,7 +353,8 @@ class Engine:
         progress = partial(self.reporter.announce, "tracing")
         with autocast_off():  # constants are folded and kernels timed as they will run
             program = lower(trace, device, self._store, self.config, backend, variant.report, progress)
-        variant.graphed = GraphedProgram(program, trace.outputs, self._store, device, on.graphs, variant.report, self.reporter)
+        kind = GraphedProgram if program.body is None else SegmentedProgram
+        variant.graphed = kind(program, trace.outputs, self._store, device, on.graphs, variant.report, self.reporter)
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
         with self._store.pinned(device):
             return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)

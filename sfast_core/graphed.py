@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree
 
-from .capture import GradientsRecorded, OutputSpec
+from .capture import GradientsRecorded, OutputSpec, Surroundings
 from .config import CompileConfig
 from .proof import distance_to_eager
 from .report import SignatureReport
 from .reporter import Reporter
 from .runtime.backoff import Backoff
-from .runtime.graphs import Captured, DeviceGraphs
+from .runtime.graphs import Captured, DeviceGraphs, Kept
 from .runtime.program import Program
 from .runtime.store import Store
 from .weights import Bound, WeightsChanged
@@ -32,7 +32,7 @@ class _Kind(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}/{list(self.strides)}"
 
 
-def _kind(weight: torch.Tensor) -> _Kind:
+def kind_of_weight(weight: torch.Tensor) -> _Kind:
     strides = tuple(stride for stride, size in zip(weight.stride(), weight.shape, strict=True) if size != 1)
     return _Kind(weight.shape, weight.dtype, strides)
 
@@ -71,7 +71,7 @@ class GraphedProgram:
         self._reporter = reporter
         self._kinds: list[_Kind] = []  # of the weights
         self._bound: Bound | None = None  # where the graph reads them
-        self._captured: Captured | None = None
+        self._captured: Kept | None = None
         self._capture_failed = False
         self._out_of_memory = Backoff()
 
@@ -90,19 +90,22 @@ class GraphedProgram:
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
         self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
         weights = self._store.tensors(self.program.weights, self._device)
-        self._kinds = list(map(_kind, weights))
+        self._kinds = list(map(kind_of_weight, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         results = self.program(inputs, weights)
         self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
         return self._outputs.build(self.program.deliver(results))
 
-    def run(self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None) -> Any:
+    def run(
+        self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
+    ) -> Any:
         """A call's result for ``inputs``, by its graph where ``config`` wants one by now.
 
         Args:
             inputs: the call's.
             config: asked for graphs.
             replayed: what :meth:`replay` has made of these inputs, if it was asked. It is taken if the graph reads the module's weights.
+            around: the call's own things, for code that runs live. There is none in this program.
 
         Raises:
             WeightsElsewhere: a weight isn't on the device.
@@ -140,7 +143,7 @@ class GraphedProgram:
 
     def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What the graph makes of ``inputs``. It has to be :attr:`captured` and :meth:`readable`; whether the weights that it reads are the module's is :meth:`run`'s to ask."""
-        assert self._captured is not None and self.graphs is not None
+        assert isinstance(self._captured, Captured) and self.graphs is not None
         return self.graphs.replay(self._captured, inputs, self.program.deliver)
 
     def release(self) -> None:
@@ -170,7 +173,7 @@ class GraphedProgram:
         report = self._reporter.report
         report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes  # laid out again after they were given back
         for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
-            if (now := _kind(weight)) != kind:
+            if (now := kind_of_weight(weight)) != kind:
                 raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
         return weights
 
@@ -184,7 +187,7 @@ class GraphedProgram:
             and self._report.calls >= config.capture_after
         )
 
-    def _still_good(self, captured: Captured) -> bool:
+    def _still_good(self, captured: Kept) -> bool:
         """Whether the graph is there and each weight lies where the graph reads it."""
         assert self._bound is not None
         if not captured.alive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,17 +14,18 @@ from torch.fx import Graph, Node
 
 from .capture import Trace
 from .capture.calls import function_name
-from .capture.leaf import Leaf
 from .capture.nodes import take_apart
 from .choices import Choices
 from .config import CompileConfig
+from .cutting import callbacks_of, cut_up
 from .numerics import Numerics
 from .ops import all_ops
 from .report import SignatureReport
-from .rewrite import Call, has_impl, rewrite, select_impls
+from .rewrite import Call, Rewritten, Selection, has_impl, rewrite, select_impls
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
+from .runtime.segments import is_cut
 from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
 from .target import Target, probed
@@ -57,32 +59,58 @@ def lower(
     start = time.perf_counter()
     graph = trace.graph
     layouts = _layouts(graph)
+    graphs = [graph, *callbacks_of(trace.live)]
     ops, numerics = all_ops().values(), Numerics.now()
     target = replace(probed(device), numerics=numerics)
     refused: dict[str, dict[str, str]] = {}
     available = has_impl(ops, target, config.disabled_impls, refused)
-    rewritten = rewrite(graph, store.may_pack if config.adopt_weights else None, config.disabled_passes, available)
+    may_pack = store.may_pack if config.adopt_weights else None
+    rewritten = [rewrite(each, may_pack, config.disabled_passes, available) for each in graphs]
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
         choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
-    selection = select_impls(graph, ops, target, config.disabled_impls, choose)
-    report.passes, report.nodes_before, report.nodes_after = rewritten.counts, rewritten.nodes_before, rewritten.nodes_after
-    report.impls = {op: dict(impls) for op, impls in selection.chosen.items()}
-    report.refused = {op: dict(reasons) for op, reasons in (refused | selection.refused).items()}
-    weights = [node for node in graph.nodes if "source" in node.meta]
-    constants = [node for node in graph.nodes if "constant" in node.meta]
+    selections = [select_impls(each, ops, target, config.disabled_impls, choose) for each in graphs]
+    _note(report, rewritten, selections, refused)
+    weights, constants = ([node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant"))
+    body = cut_up(graph, trace.live, [*weights, *constants])
     program = Program(
-        run=as_function(graph),
+        run=as_function(graph) if body is None else _uncut,
         weights=tuple(node.meta["source"] for node in weights),
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=layouts,
-        capturable="there is no CUDA device" if backend is None else _why_not_capturable(graph, device),
+        capturable="there is no CUDA device" if backend is None else next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
         kept=trace.kept,
+        body=body,
     )
-    take_apart(graph)
+    if body is not None:
+        report.segments, report.live = body.stretches(), [live.name for live in body.all_lives()]
+    for each in graphs:
+        take_apart(each)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
     return program
+
+
+def _uncut(*_: object) -> list[torch.Tensor]:
+    """In the place of a program's ``run`` that is cut."""
+    raise NotImplementedError("this program is run by its segments")
+
+
+def _note(report: SignatureReport, rewritten: list[Rewritten], selections: list[Selection], refused: dict[str, dict[str, str]]) -> None:
+    """Write into the report what the passes and the choice of impls did, in all graphs of a call together."""
+    passes: Counter[str] = Counter()
+    impls: dict[str, Counter[str]] = {}
+    for each in rewritten:
+        passes.update(each.counts)
+    for selection in selections:
+        for op, chosen in selection.chosen.items():
+            impls.setdefault(op, Counter()).update(chosen)
+        for op, reasons in selection.refused.items():
+            refused.setdefault(op, {}).update(reasons)
+    report.passes = dict(passes)
+    report.nodes_before, report.nodes_after = sum(each.nodes_before for each in rewritten), sum(each.nodes_after for each in rewritten)
+    report.impls = {op: dict(chosen) for op, chosen in impls.items()}
+    report.refused = {op: dict(reasons) for op, reasons in refused.items()}
 
 
 def _layouts(graph: Graph) -> tuple[Layout, ...]:
@@ -98,8 +126,8 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
     for node in graph.nodes:
-        if isinstance(node.target, Leaf) and node.target.capturable is not None:
-            return node.target.capturable
+        if is_cut(node):
+            continue
         if node.op != "placeholder" and _copies_from_python(node):
             return f"{node.name} copies values from the CPU at each call"
         elsewhere = node.meta.get("device")

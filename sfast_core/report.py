@@ -12,6 +12,7 @@ from .advice import advice
 
 T = TypeVar("T")
 _TRIES = 5
+_NAMED = 6  # functions that are named in one line
 
 
 def read_while_counting(read: Callable[[], T]) -> T:
@@ -42,6 +43,10 @@ class SignatureReport:
     graph_bytes: int = 0
     captures: int = 0
     calls: int = 0
+    segments: int = 0  #: stretches between live code; 0 where there is none
+    live: list[str] = field(default_factory=list)  #: what runs between them, in order
+    live_s: float = 0.0  #: what that took of the host's thread
+    segmented_s: float = 0.0  #: what these calls took of it in all
     eager_because: str | None = None
     not_captured_because: str | None = None
 
@@ -52,6 +57,18 @@ class SignatureReport:
             for impl, reason in impls.items():
                 found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
         return found
+
+
+    def live_lines(self) -> list[str]:
+        """What ran live between segments, and its share of the time; nothing where there is none."""
+        if not self.live:
+            return []
+        counted = Counter(self.live)
+        names = [f"{count}x {name}" if count > 1 else name for name, count in counted.most_common(_NAMED)]
+        more = len(counted) - len(names)
+        share = f", {self.live_s / self.segmented_s:.0%} of the time" if self.segmented_s else ""
+        segments = "1 segment" if self.segments == 1 else f"{self.segments} segments"
+        return [f"    {segments}, between them: {', '.join(names)}{f' and {more} more' if more > 0 else ''}{share}"]
 
 
 @dataclass
@@ -135,6 +152,7 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
         "    impls: "
         + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
     )
+    lines += signature.live_lines()
     if idle := [name for name, count in signature.passes.items() if not count]:
         lines.append("    found nothing to do: " + ", ".join(idle))
     lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]

@@ -285,15 +285,16 @@ def test_a_few_options_that_come_again_are_all_traced_at_once() -> None:
     assert calls(handle) == {"traced": 8, "fused": 16}
 
 
-def test_hooks_mean_eager_until_they_are_gone() -> None:
+def test_a_layer_with_hooks_runs_live_until_they_are_gone() -> None:
     handle = compiled()
     hook = handle.module.down.register_forward_hook(lambda *args: args[-1] * 2)
-    for _ in range(2):
+    for _ in range(4):
         check(handle, *UNet.inputs())
+    assert calls(handle) == {"eager": 1, "traced": 1, "fused": 2} and "down has forward hooks" in next(iter(reasons(handle)))
     hook.remove()
-    for _ in range(2):
+    for _ in range(12):
         check(handle, *UNet.inputs())
-    assert calls(handle)["fused"] == 1 and "down has forward hooks" in next(iter(reasons(handle)))
+    assert calls(handle)["traced"] == 2 and not handle.engine.report.signatures[-1].live
 
 
 def test_a_parameter_that_is_taken_away() -> None:

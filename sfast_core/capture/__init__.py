@@ -4,6 +4,7 @@ from .autocast import autocast_off
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded
 from .guards import Guard, is_object, stands_for
+from .live import AnotherStructure, Surroundings
 from .recorder import Recorder
 from .signature import Signature, difference, snapshot
 from .thread_function import in_place_of
@@ -12,6 +13,7 @@ from .trace import OutputSpec, Trace, Untraceable, record
 from .tracer import Recorded, Tracer
 
 __all__ = [
+    "AnotherStructure",
     "CaptureError",
     "Guard",
     "GradientsRecorded",
@@ -19,6 +21,7 @@ __all__ = [
     "Recorded",
     "Recorder",
     "Signature",
+    "Surroundings",
     "ThreadState",
     "Trace",
     "Tracer",

@@ -87,6 +87,9 @@ class Bookkeeping:
         """``others`` share ``target``'s memory, in which is what ``node`` is: where they have elements in common, it is that once it is read."""
         crossing = []
         for other in others:
+            if self._storage(other) != self._storage(target):  # which at another call may be one: what live code gives back may be what it was given
+                self._writes[other] = [*(self._writes.get(other) or []), Write(weakref.ref(target), node)]
+                continue
             if target.dtype == other.dtype and apart(Region.of(target), Region.of(other)):
                 continue
             writes = self._writes.get(other)
@@ -157,6 +160,10 @@ class Bookkeeping:
             other = ref()
             if other is not None and other is not target and other in self._nodes and self._storage(other) == self._storage(target):
                 yield other
+
+    def _is_foreign(self, tensor: torch.Tensor) -> bool:
+        """Whether a write to this tensor would be seen outside of the call."""
+        return self._storage(tensor) in self._foreign
 
     @staticmethod
     def _storage(tensor: torch.Tensor) -> int:

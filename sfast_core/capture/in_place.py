@@ -24,7 +24,7 @@ class InPlace(Bookkeeping):
         form = functional_form(name) if is_in_place(name) else func  # with inplace=True: the same function without it
         if target is None or (form is None and overwriting is None):
             raise CaptureError(f"{name} changes a tensor in place in a way that has no functional form")
-        if self._storage(target) in self._foreign and name not in ("requires_grad_", "detach_"):
+        if self._is_foreign(target) and name not in ("requires_grad_", "detach_"):
             raise CaptureError(f"{name} writes to an input or a weight in place")
         kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
         if overwriting is not None:

@@ -40,11 +40,16 @@ def take_apart(graph: Graph) -> None:
     vars(graph).clear()  # it also knows by name what was erased long ago
 
 
+def is_live(node: Node) -> bool:
+    """Whether a node calls code that runs live, at its place in the order of these: it may do anything besides returning something."""
+    return bool(getattr(node.target, "live", False))
+
+
 def drop_unused(graph: Graph) -> int:
-    """Remove calls whose results nobody uses. A traced graph has no side effects, so all of them may go."""
+    """Remove calls whose results nobody uses. A traced graph has no side effects, so all of them may go, but for those of live code."""
     unused = 0
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output"):
+        if not node.users and node.op not in ("placeholder", "output") and not is_live(node):
             graph.erase_node(node)
             unused += 1
     return unused

@@ -28,6 +28,8 @@ from .functional import cast_like, element, setitem
 from .guards import Pausing, Unwatched
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
+from .live.modules import DRAWING, draws, modules_at_work
+from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
@@ -36,16 +38,18 @@ from .values import METADATA
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
-class Recorder(TorchFunctionMode, Calls):
+class Recorder(TorchFunctionMode, LiveRecording, Calls):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         TorchFunctionMode.__init__(self)
-        Calls.__init__(self, inputs, table)
+        LiveRecording.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
+        self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
+        self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -64,6 +68,18 @@ class Recorder(TorchFunctionMode, Calls):
             self._paused -= 1
             if not self._paused:
                 self.watch.resume()
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Within :meth:`paused`, record again: live code calls the model back."""
+        paused, live = self._paused, self._in_live
+        self._paused = self._in_live = 0
+        self.watch.resume()
+        try:
+            yield
+        finally:
+            self._paused, self._in_live = paused, live
+            self.watch.pause()
 
     def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
@@ -114,8 +130,8 @@ class Recorder(TorchFunctionMode, Calls):
 
     @property
     def in_leaf(self) -> bool:
-        """Whether a layer is running as it is, so that nobody needs to know how it comes to its weights."""
-        return self._leaf is not None
+        """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
+        return self._leaf is not None or self._in_live > 0
 
     def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a layer as it is: one node, whose results are what it returns."""
@@ -164,16 +180,17 @@ class Recorder(TorchFunctionMode, Calls):
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
+            self.at_work = modules_at_work()
 
     @property
     def weights(self) -> list[WeightRef]:
         """The weights that the graph computes with. Others were asked for their shape, or whether they are there."""
-        return [ref for ref, node in self._weights.items() if node.users]
+        return list(self.all_weights())
 
     @property
     def quantised_to(self) -> set[torch.dtype]:
         """The dtypes of 8 bits among the parts that the graph computes with."""
-        return {node.meta["val"].dtype for ref, node in self._weights.items() if ref.part is not None and node.users and node.meta["val"].itemsize == 1}
+        return {node.meta["val"].dtype for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
 
     def reads(self, tensor: torch.Tensor) -> bool:
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
@@ -181,7 +198,7 @@ class Recorder(TorchFunctionMode, Calls):
         if node is not None:
             return node.op == "placeholder" and bool(node.users)
         ref = self._table.find(tensor)
-        return ref is not None and ref in self._weights and bool(self._weights[ref].users)
+        return ref is not None and ref in self.all_weights()
 
     def finish(self, result: list[torch.Tensor], found: Found) -> torch.fx.Graph | None:
         """Close the graph with ``result`` as its outputs; None where the recording failed.
@@ -197,6 +214,7 @@ class Recorder(TorchFunctionMode, Calls):
                 self._refuse_unwritten()
                 self._unchanged.check()
                 self._name_externals(found)
+                self._finish_live(found)
             except CaptureError as error:
                 self.failure = str(error)
         return None if self.failure else self.graph
@@ -242,6 +260,8 @@ class Recorder(TorchFunctionMode, Calls):
         self.watch.resume(installed=not isinstance(func, _OPERATORS))
         result = func(*args, **kwargs)
         self.watch.pause()
+        if name in DRAWING and not self.drew and draws(name, args, kwargs):
+            self.drew = modules_at_work()
         try:
             if call is not None:
                 self._record(func, name, call, args, kwargs, result)

@@ -33,6 +33,11 @@ def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
 class Signature:
     """The key of a call, as it is made here and now, and its tensors in the order of the walk.
 
+    Args:
+        args: the call's arguments.
+        kwargs: its keyword arguments.
+        beside: what else there is that other calls have to have.
+
     Attributes:
         key: hashable, equal for calls that one captured variant serves.
         autocast: :func:`autocast_state` at the call.
@@ -46,11 +51,11 @@ class Signature:
 
     __slots__ = ("autocast", "key", "objects", "state", "tensors")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], beside: Hashable = None) -> None:
         self.objects: list[ArgumentObject] = []
         walk = _Walk(self.objects)
         self.autocast, self.state, self.tensors = autocast_state(), torch_state(), walk.tensors
-        self.key: Hashable = (walk(args, "args"), walk(kwargs, "kwargs"), self.autocast, self.state)
+        self.key: Hashable = (walk(args, "args"), walk(kwargs, "kwargs"), self.autocast, self.state, beside)
 
     @property
     def layout(self) -> Hashable:
@@ -214,6 +219,8 @@ def _layout(tensor: torch.Tensor) -> Hashable:
 
 def difference(key: Any, other: Any) -> str:
     """Where the key of a signature is not that of another: ``kwargs['options']['step']``, say, or a setting of PyTorch's by its name."""
+    if key[:4] == other[:4]:
+        return "what comes along for code of others"
     named = zip(key[:3], other[:3], ("args", "kwargs", "autocast"), strict=True)
     setting = f"PyTorch's setting {changed_setting(key[3], other[3])!r}"
     return next((_place(*each) for each in named if each[0] != each[1]), setting)

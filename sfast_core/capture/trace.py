@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -17,8 +16,11 @@ from ..weights import WeightTable
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, effects_of, watched
+from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, Unwatched, effects_of, watched
 from .leaf import run_as_they_are
+from .live import LiveCall, Surroundings
+from .live.modules import LiveModules, modules_at_work
+from .random_state import RandomState
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
 
@@ -60,6 +62,7 @@ class Trace:
         seconds: what recording took, with the call.
         computed_in: the dtypes that autocast was to compute in, and those of quantised weights.
         kept: what holds the tensors that the graph reads where they were found, beside arguments and the module.
+        live: its calls of code that runs live, in order; with their callbacks' graphs.
     """
 
     graph: torch.fx.Graph
@@ -67,6 +70,7 @@ class Trace:
     seconds: float
     computed_in: frozenset[torch.dtype] = frozenset()
     kept: tuple[torch.nn.Module, ...] = ()
+    live: tuple[LiveCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,16 @@ class Untraceable:
         passing: another call of the same signature may leave one.
         changing: it changes what it reads.
         closed: it computed with tensors of these classes in a way that can't be recorded.
+        inside: the modules inside which that happened, the innermost first: one of them may run live.
+        cut: one of them will, so that the next call is to be recorded without delay.
     """
 
     reason: str
     passing: bool = False
     changing: bool = False
     closed: frozenset[type] = frozenset()
+    inside: tuple[torch.nn.Module, ...] = ()
+    cut: bool = False
 
 
 def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
@@ -110,22 +118,6 @@ def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
     return OutputSpec(tree, tuple(kept), len(tensors)), tensors
 
 
-def _random_state(device: torch.device) -> list[torch.Tensor]:
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return states
-
-
-def _foreign_random_state() -> list[Any]:
-    """Python's and NumPy's, as far as they are the whole process's."""
-    states: list[Any] = [random.getstate()]
-    if "numpy" in sys.modules:
-        name, keys, *rest = sys.modules["numpy"].random.get_state()
-        states.append((name, keys.tolist(), *rest))
-    return states
-
-
 def record(
     call: Callable[[], Any],
     inputs: list[torch.Tensor],
@@ -134,6 +126,8 @@ def record(
     reads: ReadSet,
     leaf_scope: LeafScope | None = None,
     closed: Collection[type] = (),
+    live: LiveModules | None = None,
+    around: Surroundings | None = None,
 ) -> tuple[Any, Trace | Untraceable, Guard]:
     """Run ``call()`` once and record it.
 
@@ -145,6 +139,8 @@ def record(
         reads: collects what the call reads besides its arguments.
         leaf_scope: a host's context around the call, for leaves that resolve their weights in a way of their own.
         closed: classes of tensors that can't be recorded by their parts. Layers with such weights run as they are.
+        live: modules that run live.
+        around: what the call brings along for these.
 
     Returns:
         the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds.
@@ -155,10 +151,18 @@ def record(
     """
     start = time.perf_counter()
     settings = torch_state()
-    state, foreign_state = _random_state(device), _foreign_random_state()
+    random = RandomState(device)
     table = WeightTable(root)
     recorder = Recorder(inputs, table)
-    whole = run_as_they_are(table.closed(closed), recorder.run_leaf)
+    recorder.random = random
+    cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
+
+    def run(module: torch.nn.Module, *call: Any) -> Any:
+        return recorder.call_live_module(cut[id(module)], around, *call) if id(module) in cut else recorder.run_leaf(module, *call)
+
+    apart = [module for module in root.modules() if id(module) in cut] if cut else []
+    reads.run_live(apart)
+    whole = run_as_they_are([*apart, *table.closed(closed)], run)
     with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, _watching(reads, recorder), recorder:
         try:
             result = call()
@@ -167,9 +171,9 @@ def record(
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
     reads.finish()
-    if any(not torch.equal(a, b) for a, b in zip(state, _random_state(device), strict=True)):
-        return result, Untraceable("it draws random numbers"), Guard(reads)
-    if _foreign_random_state() != foreign_state:  # by this call, or meanwhile by another thread: then not the next time
+    if random.moved():
+        return result, Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
+    if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
     if setting := changed_setting(torch_state(), settings):
         return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
@@ -183,33 +187,50 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
         if reads.refused is not None:
             raise CaptureError(reads.refused)
     except CaptureError as error:
-        return Untraceable(str(error)), Guard(reads)
+        return Untraceable(str(error), inside=tuple(recorder.at_work) if reads.refused is not None else ()), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
         return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
     try:
         effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:
-        return Untraceable(f"the call itself changes the module: {change}", changing=True), Guard(reads, without=change.places)
+        tables = {table for table, _ in change.places}
+        owners = tuple(module for module in root_modules(reads) if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters))))
+        return Untraceable(f"the call itself changes the module: {change}", changing=True, inside=owners), Guard(reads, without=change.places)
     externals = Externals(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
-        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed)), guard
+        inside = tuple(recorder.at_work)
+        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed), inside=inside), guard
     root = reads.root()
     if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
         return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
     outputs = replace(spec, effects=effects)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
-    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders)), guard
+    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
+
+
+def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
+    """The modules below the one that is recorded."""
+    root = reads.root()
+    return [] if root is None else [module for module in root.modules() if module is not root]
 
 
 @contextmanager
 def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
+    def started(code: CodeType, frame: FrameType) -> None:
+        reads.started(code, frame)
+        if reads.refused is not None and not recorder.at_work:
+            recorder.at_work = modules_at_work()
+
     with ExitStack() as stack:
         try:
-            recorder.watch = stack.enter_context(watched(reads.started))
+            recorder.watch = stack.enter_context(watched(started))
         except NotWatched as error:
             recorder.refuse(str(error), passing=True)
-        yield
+        try:
+            yield
+        finally:
+            recorder.watch = Unwatched()  # a cycle would keep the recorder

@@ -9,9 +9,13 @@ from typing import Any
 import torch
 
 from .errors import CaptureError
-from .guards import Guard, ReadSet, has_read, known_codes
+from .guards import Guard, ReadSet, has_read, hooked_below, known_codes
+from .live import Surroundings
+from .live.modules import LiveModules
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
+
+_ATTEMPTS = 16  # recordings that come to nothing before a model stays as it is
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,13 @@ class Recorded:
         forward: the function that is called.
         call: calls it.
         arguments: the signature that its arguments have now; None where they are copies that nobody sees again.
+        around: what it brings along for code that runs live.
     """
 
     forward: Callable[..., Any]
     call: Callable[[], Any]
     arguments: Callable[[], Signature] | None = None
+    around: Surroundings | None = None
 
 
 class Tracer:
@@ -34,6 +40,9 @@ class Tracer:
 
     Args:
         leaf_scope: a host's context around recorded calls, see :func:`record`.
+
+    Attributes:
+        live: modules that run live, since no record can hold what they do.
     """
 
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
@@ -41,6 +50,9 @@ class Tracer:
         self._codes = known_codes()
         self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
+        self.words: set[str] = set()  # in the code that ran in recorded calls
+        self.live = LiveModules()
+        self._attempts = 0
         self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read
 
     def why_not(self, signature: Signature) -> str | None:
@@ -52,6 +64,8 @@ class Tracer:
         self._changing.clear()
         self._closed.clear()
         self._read.clear()
+        self.live.clear()
+        self._attempts = 0
 
     def record(
         self, module: torch.nn.Module, signature: Signature, device: torch.device, recorded: Recorded
@@ -70,25 +84,59 @@ class Tracer:
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(f"what steers it can't be read: {type(error).__name__}: {error}") from error
         try:
-            result, trace, guard = record(recorded.call, signature.tensors, module, device, reads, self._leaf_scope, self._closed)
+            call = recorded.call
+            result, trace, guard = record(call, signature.tensors, module, device, reads, self._leaf_scope, self._closed, self.live, recorded.around)
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
             raise
+        self.words |= reads.words
+        if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
+            recorded.around.mentioned |= mentioned
+            reason = f"the model may read {', '.join(sorted(map(repr, mentioned)))} from its options"
+            return result, Untraceable(reason, passing=True), guard
         read = [found for found in signature.objects if has_read(reads, found.value, found.name)]
         self._read.update(found.slot for found in read)
         if read:  # what it is may change from call to call, whether the call was recorded or not
             trace = Untraceable(str(read[0]))
         elif isinstance(trace, Untraceable) and trace.changing:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
-            trace = replace(trace, passing=signature.key not in self._changing)
+            cut = signature.key in self._changing and self._cut(module, trace, guard)
+            trace = replace(trace, passing=cut or signature.key not in self._changing, cut=cut)
             self._changing.add(signature.key)
         elif isinstance(trace, Untraceable) and trace.closed - self._closed:  # the next call runs the layers with such as they are
             self._closed |= trace.closed
             trace = replace(trace, passing=True)
+        elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace, guard):
+            trace = replace(trace, passing=True, cut=True)
+        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
+            trace = Untraceable(f"{guard.hooked}: {'it runs' if len(hooked) == 1 else 'such modules run'} live from now on", passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable("the call changes its arguments")
         return result, trace, guard
+
+
+    def cut_changing(self, root: torch.nn.Module, change: str) -> bool:
+        """Let the module below ``root`` run live of which something is another at each call; whether there is one that didn't already.
+
+        ``change``: in words, as a guard says it, which begins with where that is.
+        """
+        return self.live.add(root, _named(root, change), change, None, alone=True)
+
+    def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
+        """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
+        self._attempts += 1
+        return self._attempts <= _ATTEMPTS and self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard)
+
+
+def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:
+    """The modules that a reason begins with the place of: ``blocks.0.attn1.heads changed``. The innermost first, never the root."""
+    parts = words.split(" ", 1)[0].split(".")
+    if len(parts) < 2:
+        return []
+    modules = dict(root.named_modules())
+    inside = (modules.get(".".join(parts[:length])) for length in range(len(parts) - 1, 0, -1))
+    return [module for module in inside if module is not None]
 
 
 def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.nodes import is_live
 from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, value
 
 _LARGEST_CONSTANT = 64 * 2**20
@@ -90,15 +91,15 @@ def fold_constants(graph: Graph) -> int:
     values: dict[Node, Any] = {}
     with torch.inference_mode(False), torch.no_grad():
         for node in list(graph.nodes):
-            if node.op not in ("call_function", "call_method") or any(arg not in values for arg in node.all_input_nodes):
+            if node.op not in ("call_function", "call_method") or is_live(node) or any(arg not in values for arg in node.all_input_nodes):
                 continue
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
             values[node] = function(*args, **kwargs)
     wanted = _wanted(values)
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
     for node in wanted:
-        with graph.inserting_after(last):
+        with graph.inserting_before(next(iter(graph.nodes))) if last is None else graph.inserting_after(last):
             last = constant = graph.placeholder("constant")
         constant.target = constant.name
         constant.meta.update(constant=values[node], val=value(node), device=values[node].device)

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ from .backend import Backend, CudaBackend
 from .rehearsal import Rehearsal
 
 Tensors = Sequence[torch.Tensor]
+T = TypeVar("T")
 
 
 def _static(x: torch.Tensor) -> torch.Tensor:
@@ -28,6 +29,17 @@ def _static(x: torch.Tensor) -> torch.Tensor:
     static = torch.empty_like(x)
     static = static.conj() if x.is_conj() else static
     return torch._neg_view(static) if x.is_neg() else static
+
+
+class Kept(Protocol):
+    """What was captured. ``alive`` turns False when it is released; ``busy``: it is being run, and nobody may evict it."""
+
+    alive: bool
+    busy: bool
+    bytes: int
+    watch: weakref.finalize[..., Any] | None
+
+    def release(self) -> None: ...
 
 
 class Captured:
@@ -52,7 +64,7 @@ class Captured:
         before = backend.free_bytes()
         self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)), warm_up=self._rehearsal(run) if rehearse else None)
         self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in (*self.inputs, *self.outputs))
-        self.alive = True
+        self.alive, self.busy = True, False
 
     def replay(self, inputs: Tensors) -> Tensors:
         """Results for ``inputs``, in memory that the next replay overwrites."""
@@ -94,8 +106,8 @@ class DeviceGraphs:
         self.lock = threading.RLock()
         renew_in_children(self)
         self.backend = backend
-        self._graphs: OrderedDict[int, Captured] = OrderedDict()
-        self._of_the_parent: list[Captured] = []
+        self._graphs: OrderedDict[int, Kept] = OrderedDict()
+        self._of_the_parent: list[Kept] = []
         self.captures = 0
         self.evictions = 0
 
@@ -118,7 +130,7 @@ class DeviceGraphs:
         run: Callable[[Tensors], Tensors],
         budget_bytes: int | None,
         owner: object = None,
-        instead_of: Captured | None = None,
+        instead_of: Kept | None = None,
     ) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 
@@ -133,24 +145,42 @@ class DeviceGraphs:
             RuntimeError: it can't be captured; an out-of-memory is tried once more with all other graphs released.
         """
         with self.lock:
-            budget = self.bytes + self.backend.free_bytes() // 3 if budget_bytes is None else budget_bytes
+            budget = self._budget(budget_bytes)
             try:
                 captured = Captured(self.backend, inputs, run, rehearse=instead_of is None)
             except torch.cuda.OutOfMemoryError:
                 if not self.release_all():
                     raise
                 captured = Captured(self.backend, inputs, run)
-            self.captures += 1
-            if instead_of is not None and instead_of.alive:  # not trimmed: the host's caches would go with it, at every LoRA
-                captured.bytes = max(captured.bytes, instead_of.bytes)
-                self.backend.synchronise()
-                self._graphs.pop(id(instead_of)).release()
-            self._graphs[id(captured)] = captured
-            if owner is not None:
-                captured.watch = weakref.finalize(owner, self.release, captured)
-                captured.watch.atexit = False
-            self.evict(self.bytes - budget, keep=captured)
+            self._keep(captured, budget, owner, instead_of)
             return captured
+
+    def adopt(self, make: Callable[[], tuple[Kept, T]], budget_bytes: int | None, owner: object, instead_of: Kept | None = None) -> tuple[Kept, T]:
+        """Keep what ``make()`` has captured by itself, and returns beside something else. For the rest see :meth:`capture`."""
+        with self.lock:
+            budget = self._budget(budget_bytes)
+            captured, result = make()
+            self._keep(captured, budget, owner, instead_of)
+            return captured, result
+
+    def touch(self, captured: Kept) -> None:
+        """It is used now: others go first."""
+        self._graphs.move_to_end(id(captured))
+
+    def _budget(self, budget_bytes: int | None) -> int:
+        return self.bytes + self.backend.free_bytes() // 3 if budget_bytes is None else budget_bytes
+
+    def _keep(self, captured: Kept, budget: int, owner: object, instead_of: Kept | None) -> None:
+        self.captures += 1
+        if instead_of is not None and instead_of.alive:  # not trimmed: the host's caches would go with it, at every LoRA
+            captured.bytes = max(captured.bytes, instead_of.bytes)
+            self.backend.synchronise()
+            self._graphs.pop(id(instead_of)).release()
+        self._graphs[id(captured)] = captured
+        if owner is not None:
+            captured.watch = weakref.finalize(owner, self.release, captured)
+            captured.watch.atexit = False
+        self.evict(self.bytes - budget, keep=captured)
 
     def replay(self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]) -> list[torch.Tensor]:
         """Copy ``inputs`` in, replay, and ``deliver`` copies of the results, alone on the device's graphs."""
@@ -162,33 +192,33 @@ class DeviceGraphs:
             finally:
                 self.backend.leave()
 
-    def evict(self, wanted_bytes: int, keep: Captured | None = None) -> int:
+    def evict(self, wanted_bytes: int, keep: Kept | None = None) -> int:
         """Release least recently used graphs until ``wanted_bytes`` are free; returns the bytes released."""
         with self.lock:
             victims, freed = [], 0
             for graph in self._graphs.values():
                 if freed >= wanted_bytes:
                     break
-                if graph is not keep:
+                if graph is not keep and not graph.busy:
                     victims.append(graph)
                     freed += graph.bytes
             self._release(victims)
             return freed
 
-    def release(self, captured: Captured) -> None:
+    def release(self, captured: Kept) -> None:
         """Release one graph."""
         with self.lock:
             if captured.alive:
                 self._release([captured])
 
     def release_all(self) -> int:
-        """Release every graph; returns the bytes released."""
+        """Release every graph that isn't being run; returns the bytes released."""
         with self.lock:
-            freed = self.bytes
-            self._release(list(self._graphs.values()))
-            return freed
+            victims = [graph for graph in self._graphs.values() if not graph.busy]
+            self._release(victims)
+            return sum(graph.bytes for graph in victims)
 
-    def _release(self, victims: list[Captured]) -> None:
+    def _release(self, victims: list[Kept]) -> None:
         if not victims:
             return
         self.backend.synchronise()

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, Node
 
 
-class _Instruction(NamedTuple):
+class Instruction(NamedTuple):
     """One call. ``args`` with None where a value goes."""
 
     function: Callable[..., Any]
@@ -33,8 +33,28 @@ def as_function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
         NotImplementedError: the graph refers to attributes or modules.
     """
     place = {node: index for index, node in enumerate(graph.nodes)}
+    program, outputs = instructions_of(graph, place)
+    placeholders = [place[node] for node in graph.nodes if node.op == "placeholder"]
+    size = len(place)
+
+    def run(*arguments: Any) -> tuple[Any, ...]:
+        values: list[Any] = [None] * size
+        for index, argument in zip(placeholders, arguments, strict=True):
+            values[index] = argument
+        run_all(program, values)
+        return tuple(values[index] for index in outputs)
+
+    return run
+
+
+def instructions_of(graph: Graph, place: dict[Node, int]) -> tuple[list[Instruction], tuple[int, ...]]:
+    """What a graph calls, in order, and where its outputs are: each value at the place of its node.
+
+    Raises:
+        NotImplementedError: the graph refers to attributes or modules.
+    """
     last_use = {used: node for node in graph.nodes for used in node.all_input_nodes}
-    program: list[_Instruction] = []
+    program: list[Instruction] = []
     outputs: tuple[int, ...] = ()
     for node in graph.nodes:
         if node.op == "output":
@@ -43,28 +63,22 @@ def as_function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
             program.append(_instruction(node, place, last_use))
         elif node.op != "placeholder":
             raise NotImplementedError(f"a graph with {node.op} can't be run: {node}")
-    placeholders = [place[node] for node in graph.nodes if node.op == "placeholder"]
-    size = len(place)
+    return program, outputs
 
-    def run(*arguments: Any) -> tuple[Any, ...]:
-        values: list[Any] = [None] * size
-        for index, argument in zip(placeholders, arguments, strict=True):
-            values[index] = argument
-        for function, args, kwargs, wanted, result, dead in program:
-            if wanted is None:
-                args, kwargs = _filled(args, values), _filled(kwargs, values)
-            elif wanted:
-                filled = list(args)
-                for index, source in wanted:
-                    filled[index] = values[source]
-                args = tuple(filled)
-            values[result] = function(*args, **kwargs)
-            for index in dead:
-                values[index] = None
-        return tuple(values[index] for index in outputs)
 
-    return run
-
+def run_all(instructions: Sequence[Instruction], values: list[Any]) -> None:
+    """Run instructions on the values that there are, and put theirs beside them."""
+    for function, args, kwargs, wanted, result, dead in instructions:
+        if wanted is None:
+            args, kwargs = _filled(args, values), _filled(kwargs, values)
+        elif wanted:
+            filled = list(args)
+            for index, source in wanted:
+                filled[index] = values[source]
+            args = tuple(filled)
+        values[result] = function(*args, **kwargs)
+        for index in dead:
+            values[index] = None
 
 class _Value:
     """Stands for a node's value inside lists, slices and keyword arguments."""
@@ -86,7 +100,7 @@ def _filled(arg: Any, values: Sequence[Any]) -> Any:
     return arg
 
 
-def _instruction(node: Node, place: dict[Node, int], last_use: dict[Node, Node]) -> _Instruction:
+def _instruction(node: Node, place: dict[Node, int], last_use: dict[Node, Node]) -> Instruction:
     function = node.target if callable(node.target) else _Method(str(node.target))
     dead = tuple(place[used] for used in node.all_input_nodes if last_use[used] is node)
     if node not in last_use:
@@ -95,10 +109,10 @@ def _instruction(node: Node, place: dict[Node, int], last_use: dict[Node, Node])
     deep = [*(arg for arg in args if isinstance(arg, (tuple, list, dict, slice))), *kwargs.values()]
     if deep and _holds_nodes(deep):
         args, kwargs = torch.fx.node.map_arg((args, kwargs), lambda used: _Value(place[used]))
-        return _Instruction(function, args, kwargs, None, place[node], dead)
+        return Instruction(function, args, kwargs, None, place[node], dead)
     values = tuple([(index, place[arg]) for index, arg in enumerate(args) if isinstance(arg, Node)])
     args = tuple([None if isinstance(arg, Node) else arg for arg in args])
-    return _Instruction(function, _filled(args, ()) if deep else args, _filled(kwargs, ()), values, place[node], dead)
+    return Instruction(function, _filled(args, ()) if deep else args, _filled(kwargs, ()), values, place[node], dead)
 
 
 def _holds_nodes(value: Any) -> bool:

@@ -9,6 +9,7 @@ import torch
 
 from ..capture.autocast import autocast_off
 from ..weights import Weight
+from .segments import Body
 
 Run = Callable[..., Sequence[torch.Tensor]]
 
@@ -38,6 +39,7 @@ class Program:
         layouts: of the results.
         capturable: None, or why this program can't be captured into a CUDA graph.
         kept: what holds tensors that it reads as weights and that no module has.
+        body: the same, cut where code runs live; None where none does. Then ``run`` is of no use.
     """
 
     run: Run
@@ -46,6 +48,7 @@ class Program:
     layouts: tuple[Layout, ...]
     capturable: str | None = None
     kept: tuple[object, ...] = ()
+    body: Body | None = None
 
     def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""

@@ -72,6 +72,13 @@ class Store(Protocol):
     def lay_plain(self) -> None:
         """Give the weights the strides that the module gave them, at the addresses that graphs read."""
 
+    def lay_again(self, device: torch.device) -> None:
+        """In the middle of a call: lay out what others found plain meanwhile as programs read it.
+
+        Raises:
+            WeightsElsewhere: see :meth:`pinned`.
+        """
+
     def leave_to_autograd(self) -> None:
         """Gradients are being recorded: what requires them is the module's again, and is laid out no more."""
 
@@ -124,6 +131,12 @@ class WeightStore:
                 if _on(device, ref) and self._why_not((ref,)) is None and layout.why_not((ref,)) is None:
                     layout.lay((ref,))
         yield
+
+    def lay_again(self, device: torch.device) -> None:
+        """See :class:`Store`."""
+        if self._some_plain:
+            with self.pinned(device):
+                pass
 
     @contextmanager
     def plain(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from .backoff import Backoff
 
 _PAID = 8  # calls: what a trace takes is what some twenty of them gain
 _USELESS, _LITTLE_USE, _ALLOWED = 2, 1, 16  # 8 traces that served no call: as many prompts, each for a region of the picture, are new in one step
+_SEVERAL = 2 * _USELESS  # before the last one
 _LAYOUTS = 256  # the oldest are forgotten: a model may get pictures of ever other sizes
 
 
@@ -18,6 +19,11 @@ class Tally:
 
     served: int = _PAID
     wasted: int = 0
+
+    @property
+    def useless(self) -> bool:
+        """Whether several traces in a row served no call."""
+        return not self.served and self.wasted >= _SEVERAL
 
 
 class Thrashing:

@@ -33,4 +33,4 @@ def test_what_only_travels_along_may_be_anything() -> None:
     loop: list[Any] = []
     loop.append(loop)
     call = steering((X,), {"transformer_options": {**patches, "callbacks": loop}})
-    assert call.kwargs == {"transformer_options": {}} and set(call.travelling) == {"patches", "sigmas", "callbacks"}
+    assert call.kwargs == {"transformer_options": {}} and set(call.travelling()) == {"patches", "sigmas", "callbacks"}

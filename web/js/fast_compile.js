@@ -183,6 +183,7 @@ function showDetails(node) {
     const calls = Object.entries(event.calls).map(([path, count]) => `${count} ${path}`);
     dialog.append(element("p", say("calls", { calls: calls.join(", ") })));
   }
+  if (event?.live) dialog.append(element("p", event.live));
   const text = element("pre", "…");
   text.tabIndex = 0; // so that the arrow keys scroll it
   const close = element("button", say("close"));

@@ -6,6 +6,7 @@ from .effects import Effects, NotRepeated, effects_of
 from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import stands_for
 from .guard import Guard
+from .hooks import hooked_below
 from .kinds import is_object
 from .read_set import ReadSet
 
@@ -19,6 +20,7 @@ __all__ = [
     "ReadSet",
     "Unwatched",
     "effects_of",
+    "hooked_below",
     "known_codes",
     "has_read",
     "is_object",

@@ -138,6 +138,8 @@ class _Finder:
 
     def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:
         key, origin = (id(table), name), Origin(seen.origin, name)
+        if seen.live and name not in seen.found and name not in seen.stored:
+            return
         if name in seen.found or seen.computed:  # by a name that is computed, code may have asked for what wasn't there yet
             if not self._equality.same(now, then):
                 return self._refuse(key, origin)

@@ -76,7 +76,7 @@ class Guard:
         self._counts = [count for _, count, _ in self._counted]
         self._set_classes(reads, without)
         self._set_types(reads)
-        self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE], root)
+        self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live], root)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
@@ -245,12 +245,18 @@ class Guard:
 
 def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
     """What was read of what others had put on tensors, by the ids of these."""
-    tables = {id(table): id(tensor) for tensor, table in ((ref(), table) for ref, table in reads.marked.values()) if tensor is not None}
+    marked = {id(table): tensor for tensor, table in ((ref(), table) for ref, table in reads.marked.values()) if tensor is not None}
+    tables, parts = {table: id(tensor) for table, tensor in marked.items()}, {table: _parts(tensor) for table, tensor in marked.items()}
     found: dict[int, dict[str, Any]] = {}
     for (table, name), place in reads.places.items() if tables else ():
-        if table in tables:
+        if table in tables and name not in parts[table]:
             found.setdefault(tables[table], {})[name] = TensorNote(place.then) if isinstance(place.then, torch.Tensor) else place.then
     return found
+
+
+def _parts(tensor: torch.Tensor) -> list[str]:
+    """What a tensor is made of: weights, which others watch."""
+    return list(tensor.__tensor_flatten__()[0]) if hasattr(tensor, "__tensor_flatten__") else []
 
 
 class _Contents:

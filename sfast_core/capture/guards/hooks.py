@@ -17,6 +17,12 @@ def transparent(hook: Any) -> bool:
     return getattr(hook, "__module__", None) in _TRANSPARENT
 
 
+def hooked_below(root: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules below ``root`` that have hooks which may do anything."""
+    tables = ((module, module.__dict__.get(part)) for module in root.modules() if module is not root for part in _HOOKS)
+    return list(dict.fromkeys(module for module, table in tables if table and not all(map(transparent, table.values()))))
+
+
 class Hooks:
     """The forward hooks of modules and of all modules, as they were.
 

@@ -33,6 +33,7 @@ class Seen:
         chains: what is read of it, as far as that was looked at. They are held: the next code's would be made in the memory of one that is gone.
         made: it was made in this call, before its ``__init__`` ran.
         computed: attributes that may not be there are asked for, by names that aren't known.
+        live: it is a module that ran live: what was changed of it and not read or set by other code is its own business.
     """
 
     kind: Kind
@@ -49,6 +50,7 @@ class Seen:
     every: bool = False
     made: bool = False
     computed: bool = False
+    live: bool = False
 
     def get(self) -> Any:
         """The object, or None where it is gone."""

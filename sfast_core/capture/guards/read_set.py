@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
+from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -209,6 +210,15 @@ class ReadSet(SeenValues):
                             self._below(self._attribute(seen, name), USED, seen.origin, name)
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
+
+    def run_live(self, modules: Iterable[torch.nn.Module]) -> None:
+        """Before the call: these modules run live in it. What they and those below them change of their own is theirs."""
+        self.live = frozenset(id(below) for module in modules for below in module.modules())
+
+    def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
+        seen = super()._new(value, kind, origin)
+        seen.live = id(value) in self.live
+        return seen
 
     def _read_anything(self, objects: list[Seen]) -> None:
         """By computed names attributes were read of values that aren't known: these may be any of those."""

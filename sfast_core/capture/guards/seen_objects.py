@@ -41,6 +41,8 @@ class SeenObjects:
         counted: tables of weights that are gone through, and how many there were.
     """
 
+    live: frozenset[int] = frozenset()  # ids of modules that run live, and of those below them: their own code isn't looked at
+
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = weakref.ref(root)
         self.seen: dict[int, Seen] = {}
@@ -135,7 +137,7 @@ class SeenObjects:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
-            if value is not self.root():  # how that is called is its caller's business
+            if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
                 for name in CALLING:
                     self._below(self._attribute(seen, name), USED, origin, name)
         return seen

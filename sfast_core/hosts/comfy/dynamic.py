@@ -45,6 +45,9 @@ class DynamicStore:
     def renew(self) -> None:
         """There are no locks."""
 
+    def lay_again(self, device: torch.device) -> None:
+        """Nothing is laid out otherwise here."""
+
     def lay_plain(self) -> None:
         """Nothing was laid out anew."""
 

@@ -105,7 +105,8 @@ class Status:
         node: its id in the prompt.
         send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``advice`` (what the user can do about it), ``step``,
             ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, and at the end of a sampling ``inputs`` (the shapes, where
-            there was one signature), ``calls`` by path and ``rate`` in steps per second. What isn't known is None.
+            there was one signature), ``calls`` by path, ``rate`` in steps per second, and ``live``, what of other nodes ran between
+            segments, and its share of the time. What isn't known is None.
 
     Other events of this name are sent by nodes: ``graphs``, the bytes of all models' graphs by model; ``eager``, a ``rate`` that was
     measured without us, with its ``model`` and ``inputs``.
@@ -165,7 +166,7 @@ class Status:
                 self._sent = None
             state = EAGER if 2 * eager > calls.total() else FAST if calls["replayed"] else FUSED
             rate = None if interrupted else _rate(run, calls.total())
-            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run))
+            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), live=_live(engine, run))
 
     def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
         calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
@@ -215,7 +216,7 @@ class Status:
             data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
                 self._sent = data
-                self._send({**data, "inputs": None, "calls": None, "rate": None, **more})
+                self._send({**data, "inputs": None, "calls": None, "rate": None, "live": None, **more})
         except Exception:  # the sampling goes on
             log.debug("Fast Compile: a status couldn't be told", exc_info=True)
 
@@ -233,10 +234,21 @@ def _step(options: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return min(distances.index(min(distances)) + 1, steps), steps
 
 
+def _used(engine: Engine, run: _Run) -> list[SignatureReport]:
+    """The signatures of this sampling's calls."""
+    return [signature for signature in engine.report.signatures if signature.calls != run.signatures.get(signature, 0)]
+
+
 def _inputs(engine: Engine, run: _Run) -> str | None:
     """The shapes that the sampling ran with, where they were the same at each call."""
-    used = [signature.inputs for signature in engine.report.signatures if signature.calls != run.signatures.get(signature, 0)]
+    used = [signature.inputs for signature in _used(engine, run)]
     return used[0] if len(used) == 1 else None
+
+
+def _live(engine: Engine, run: _Run) -> str | None:
+    """What ran live in this sampling's calls, of those that had most."""
+    used = [signature for signature in _used(engine, run) if signature.live]
+    return max(used, key=lambda signature: signature.calls).live_lines()[0].strip() if used else None
 
 
 def _why(engine: Engine, run: _Run) -> str | None:

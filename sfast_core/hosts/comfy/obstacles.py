@@ -29,8 +29,7 @@ class Obstacles:
             options: the call's transformer options.
         """
         return (
-            _patcher(getattr(base_model, "current_patcher", None))
-            or _replaced(model, attribute)
+            _replaced(model, attribute)
             or _wrapped(model, attribute, options)
             or self._weights(base_model, model, options)
         )
@@ -53,16 +52,6 @@ def why_left_alone(model: Any, options: Mapping[str, Any]) -> str | None:
     wrappers = (options.get("wrappers") or {}).get("apply_model") or {}
     if hasattr(model, "_orig_mod") or "torch.compile" in wrappers:
         return "torch.compile is applied to it too: use one of the two"
-    return None
-
-
-def _patcher(patcher: Any) -> str | None:
-    if patcher is None:  # nobody samples: the model is called by hand
-        return None
-    if injections := sorted(map(str, getattr(patcher, "injections", None) or ())):
-        return f"another node injects code into it: {', '.join(injections)}"
-    if objects := sorted(name for name in getattr(patcher, "object_patches", None) or () if name.split(".")[0] == _MODEL):
-        return f"another node replaces parts of it: {', '.join(objects[:3])}{', ...' if len(objects) > 3 else ''}"
     return None
 
 

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...capture import CaptureError, is_object, snapshot
+import torch
+
+from ...capture import CaptureError, Surroundings, is_object, snapshot
+from ...capture.live import Traced, again, name_of, outline
 
 NAME = "transformer_options"
 #: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature, and a traced
@@ -17,35 +20,7 @@ _TRAVELLING = frozenset(
 )
 
 
-class _Unread(list):  # type: ignore[type-arg]
-    """A list that may be handed on in a traced forward but not read there."""
-
-    name = ""
-
-    def _refuse(self, *_: Any) -> Any:
-        raise CaptureError(f"the model reads {self.name!r} from its options, which is another at every step")
-
-    __getitem__ = __iter__ = __len__ = __contains__ = __eq__ = __ne__ = __reversed__ = __add__ = _refuse
-    index = count = pop = _refuse
-    __hash__ = None  # type: ignore[assignment]
-
-    def copy(self) -> _Unread:
-        """Itself: options are copied on their way down."""
-        return self
-
-    def __copy__(self) -> _Unread:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> _Unread:
-        return self
-
-
-def _unread(name: str, value: Any) -> Any:
-    if type(value) is not list:
-        return value
-    kept = _Unread(value)
-    kept.name = name
-    return kept
+_TABLES = ("patches", "patches_replace")  #: of other nodes' functions
 
 
 @dataclass(frozen=True)
@@ -56,29 +31,31 @@ class Steering:
         args: the positional arguments, in containers of their own (some forwards pop ``control`` empty).
         kwargs: the keyword arguments, likewise.
         place: the position or the name of the transformer options; None where the call has none.
-        travelling: the options that were left out.
+        travelling: makes the options that were left out, as a recorded forward gets them.
+        around: the call's own things, for functions that run live in it.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     place: int | str | None
-    travelling: dict[str, Any]
+    travelling: Callable[[], dict[str, Any]]
+    around: Surroundings | None = None
 
     def completed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """``original`` for arguments like these, which gives it the options that were left out, unreadable."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if isinstance(self.place, int):
-                args = (*args[: self.place], {**args[self.place], **self.travelling}, *args[self.place + 1 :])
+                args = (*args[: self.place], {**args[self.place], **self.travelling()}, *args[self.place + 1 :])
             elif self.place is not None:
-                kwargs = {**kwargs, self.place: {**kwargs[self.place], **self.travelling}}
+                kwargs = {**kwargs, self.place: {**kwargs[self.place], **self.travelling()}}
             return original(*args, **kwargs)
 
         return forward
 
 
 def steering(args: tuple[Any, ...], kwargs: Mapping[str, Any], other: str = "another node") -> Steering:
-    """Take a call's arguments apart.
+    """Take a call's arguments apart, where no function of others may run in it.
 
     Args:
         args: the call's positional arguments.
@@ -90,15 +67,98 @@ def steering(args: tuple[Any, ...], kwargs: Mapping[str, Any], other: str = "ano
     """
     place = options_place(args, kwargs)
     if place is None:
-        return Steering(snapshot(args), snapshot(dict(kwargs)), None, {})
+        return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
     options = args[place] if isinstance(place, int) else kwargs[place]
     _refuse_functions(options, other)
+    traced = Traced(Surroundings(options))
     steers = snapshot({key: value for key, value in options.items() if key not in _TRAVELLING})
-    travelling = {key: _unread(key, value) for key, value in options.items() if key in _TRAVELLING}
+
+    def travelling() -> dict[str, Any]:
+        return {key: _travelling(traced, key, value) for key, value in options.items() if key in _TRAVELLING}
+
+    return _steering(args, kwargs, place, steers, travelling)
+
+
+def live_steering(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    module: torch.nn.Module,
+    mentions: Callable[[str], bool],
+    original: Callable[..., Any],
+) -> Steering:
+    """Take a call's arguments apart: functions of others run live in it.
+
+    Args:
+        args: the call's positional arguments.
+        kwargs: its keyword arguments.
+        module: that is called.
+        mentions: whether its code may look for an option of this name. What it doesn't look for travels along.
+        original: the forward, which finishes a call that can't be finished otherwise.
+    """
+    place = options_place(args, kwargs)
+    if place is None:
+        return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
+    options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
+    around = Surroundings(options, module)
+    steers: dict[str, Any] = {}
+    tables: list[str] = []  # options with functions of others in them
+    for key, value in options.items():
+        if key in _TABLES or (callable(value) and not isinstance(value, type) and key not in _TRAVELLING):
+            tables.append(key)
+            if value and (key in _TABLES or mentions(str(key))):
+                steers[key] = repr(outline(value))
+        elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
+            steers[key] = value
+    if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
+        around.key = None
+    around.unread = frozenset(key for key in options if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
+
+    def travelling() -> dict[str, Any]:
+        traced = Traced(around)
+        made = {}
+        for key, value in options.items():
+            if key in tables:
+                made[key] = traced.table(value, (key,))
+            elif key in _TRAVELLING:
+                made[key] = _travelling(traced, key, value)
+            elif key not in steers:
+                made[key] = traced.unread((key,))
+        return made
+
+    def finish() -> Any:
+        given, named = _with(args, kwargs, place, {key: again(options[key], (key,), around) for key in tables})
+        return original(*given, **named)
+
+    around.finish = finish
+    return _steering(args, kwargs, place, snapshot(steers), travelling, around)
+
+
+def _with(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, tables: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's arguments, with other functions among its options."""
+    if isinstance(place, int):
+        return (*args[:place], {**args[place], **tables}, *args[place + 1 :]), dict(kwargs)
+    return args, {**kwargs, place: {**kwargs[place], **tables}}
+
+
+def _steering(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: int | str,
+    steers: dict[str, Any],
+    travelling: Callable[[], dict[str, Any]],
+    around: Surroundings | None = None,
+) -> Steering:
     if isinstance(place, int):
         args = (*args[:place], steers, *args[place + 1 :])
-        return Steering(snapshot(args), snapshot(dict(kwargs)), place, travelling)
-    return Steering(snapshot(args), snapshot({**kwargs, place: steers}), place, travelling)
+        return Steering(snapshot(args), snapshot(dict(kwargs)), place, travelling, around)
+    return Steering(snapshot(args), snapshot({**kwargs, place: steers}), place, travelling, around)
+
+
+def _travelling(traced: Traced, key: str, value: Any) -> Any:
+    """An option that only travels along, in a form that can't be read unnoticed: a tensor is no input of the trace, a list refuses."""
+    if type(value) is list:
+        return traced.unread((key,))
+    return value if value is None or isinstance(value, (bool, int, float, str)) else traced.handed(value, (key,))
 
 
 def options_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | str | None:
@@ -136,4 +196,4 @@ def _owner(functions: Any) -> str:
     if isinstance(functions, Mapping):
         functions = list(functions.values())
     first = functions[0] if isinstance(functions, (list, tuple)) else functions
-    return str(getattr(first, "__qualname__", type(first).__qualname__)).split(".")[0]
+    return name_of(first)

@@ -11,7 +11,8 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Forward
-from ..parts import Arguments, Kind, PartCalls
+from ..parts import Kind, PartCalls
+from .options import Steering
 from .state import HookedState, engine_of
 
 
@@ -48,5 +49,5 @@ class PartState(HookedState):
     def _patcher(self) -> Any:
         return self._patcher_ref() if self._patcher_ref is not None else None
 
-    def _compute(self, model: torch.nn.Module, traced: Forward, args: Arguments, kwargs: dict[str, Any], eager: Callable[[], Any]) -> Any:
-        return self._calls(model, traced, args, kwargs, eager)
+    def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
+        return self._calls(model, traced, call.args, call.kwargs, eager)

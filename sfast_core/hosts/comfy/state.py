@@ -23,7 +23,8 @@ from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
-from .options import options_of, steering
+from .options import Steering, live_steering, options_of
+from .words import words_of
 
 log = logging.getLogger("fast_compile")
 
@@ -61,6 +62,7 @@ class HookedState:
         self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
         self._installed: tuple[Callable[..., Any], Any] | None = None  # our forward, and the instance's own before it
         self._watch: Any = None
+        self._words: set[str] | None = None  # that the model's code mentions
 
     def renew(self) -> None:
         """In a forked child, where the other threads aren't."""
@@ -131,20 +133,31 @@ class HookedState:
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
                 raise CaptureError(reason)
-            call = steering(args, kwargs)
+            call = live_steering(args, kwargs, model, lambda name: self._mentions(model, name), original)
             # An interruption is said once: running eager in its place would not stop.
             traced = of_host(call.completed(original), interrupted)
-            result = self._compute(model, traced, call.args, call.kwargs, eager)
+            try:
+                result = self._compute(model, traced, call, eager)
+            finally:
+                if call.around is not None and call.around.mentioned:
+                    self._words = (self._words or set()) | call.around.mentioned
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
             return result
 
         return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
 
-    def _compute(
-        self, model: torch.nn.Module, traced: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
-    ) -> Any:
-        return self.engine.call(model, traced, args, kwargs, eager)
+    def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
+        around = call.around
+        if around is not None and around.finish is not None:
+            around.finish = of_host(around.finish)
+        return self.engine.call(model, traced, call.args, call.kwargs, eager, around)
+
+    def _mentions(self, model: torch.nn.Module, name: str) -> bool:
+        """Whether the model's code may look for an option of this name."""
+        if self._words is None:
+            self._words = words_of(model)
+        return name in self._words or self.engine.mentions(name)
 
     # -- around calls without the node -----------------------------------------------------------------------------------
 

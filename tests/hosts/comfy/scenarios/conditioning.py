@@ -9,7 +9,7 @@ import comfy.model_management as management
 import comfy.model_patcher
 import tiny
 import torch
-from driver import assert_close, assert_differs, assert_eager, assert_fused, calls, fast_compile, load, node, prompt, report_of, sample
+from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, node, prompt, report_of, sample
 
 _SIZE = (8, 8)  # of latents
 
@@ -79,7 +79,7 @@ def _gligen() -> Any:
 
 
 def scenario_gligen() -> None:
-    """Its layers are a patch, a new function at each step: those calls run eager, named."""
+    """Its layers are a patch, a new function at each step, which runs live."""
     model, boxes = load("sd15"), _gligen()
     placed = ("position", boxes, [(tiny.noise((1, 768), 8), 4, 4, 1, 2)])
     options = {"positive": prompt(model, 1, gligen=placed), "negative": prompt(model, 2)}
@@ -87,7 +87,9 @@ def scenario_gligen() -> None:
     assert_differs(expected, without)
     fast = fast_compile.apply(model)
     assert_close(sample(fast, **options), expected)
-    assert_eager(model, "middle_patch")
+    before = calls(model)
+    assert_close(sample(fast, **options), expected)
+    assert_fused(model, before)
     sample(fast)
     before = calls(model)
     assert_close(sample(fast), without)
@@ -104,7 +106,7 @@ def scenario_prompts_of_regions() -> None:
 
 
 def scenario_skip_layer_guidance() -> None:
-    """It calls the model once more per step, without some layers: that call runs eager, the others fused."""
+    """It calls the model once more per step, without some layers: by a function that runs live."""
     model, skip = load("sd3"), node("nodes_slg", "SkipLayerGuidanceDiT")
 
     def guide(model: Any) -> Any:
@@ -116,9 +118,8 @@ def scenario_skip_layer_guidance() -> None:
     sample(fast)
     before = calls(model)
     assert_close(sample(fast), expected)
-    since = calls(model) - before
-    assert since["fused"] and since["eager"] and not since["traced"], dict(since)
-    assert any("double_block" in reason or "dit" in reason for reason in report_of(model).reasons), dict(report_of(model).reasons)
+    assert_fused(model, before)
+    assert any("double_block" in name for signature in report_of(model).signatures for name in signature.live)
 
 
 def scenario_frames_of_a_video() -> None:

@@ -1,0 +1,220 @@
+"""``python -m benchmarks.segments [--models SD1.5,SDXL] [--rounds 30] [--out FOLDER]``: other nodes' functions inside a UNet of ComfyUI.
+
+For each model and patch one call of the UNet with guidance (batch 2): eager, plain eager, plain compiled, and compiled with the patch, whose
+live functions run between captured segments. ``COMFYUI_PATH`` names ComfyUI. Writes ``segments.csv``, ``.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .machine import facts, write
+
+_SIDES = {"SD1.5": 512, "SDXL": 1024, "tiny": 64}
+Patch = Callable[[Any], Any]
+
+
+@dataclass
+class Row:
+    """One patch of one model. ``share``: of the plain model's speed-up, in time saved."""
+
+    model: str
+    patch: str
+    eager_ms: float
+    ours_ms: float
+    plain_eager_ms: float
+    plain_ours_ms: float
+    speedup: float
+    share: float
+    segments: int
+    live: int
+    first_s: float
+    distance: float
+
+
+def _free_u(model: Any) -> Any:
+    from comfy_extras.nodes_freelunch import FreeU_V2
+
+    return FreeU_V2.execute(model, 1.3, 1.4, 0.9, 0.2).result[0]
+
+
+def _replaced(model: Any, name: str, function: Any, blocks: list[tuple[str, int]]) -> Any:
+    model = model.clone()
+    for block, number in blocks:
+        model.set_model_patch_replace(function, name, block, number)
+    return model
+
+
+def _perturbed_attention(model: Any) -> Any:
+    """What PerturbedAttentionGuidance's additional call has."""
+    return _replaced(model, "attn1", lambda q, k, v, options, mask=None: v, [("middle", 0)])
+
+
+def _skipped_layers(model: Any) -> Any:
+    """As guidance by skipped layers has it: some blocks' attention gives nothing."""
+    return _replaced(model, "attn1", lambda q, k, v, options, mask=None: torch.zeros_like(q), [("input", 7), ("input", 8), ("middle", 0)])
+
+
+def _image_prompt(model: Any) -> Any:
+    """As an IP-Adapter has it: attention to a second prompt, added to that of the first, in every cross-attention."""
+    from comfy.ldm.modules.attention import optimized_attention
+
+    weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    generator = torch.Generator().manual_seed(5)
+    prompt = torch.randn(2, 16, 1024, generator=generator)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any], mask: Any = None) -> torch.Tensor:
+        width = k.shape[-1]
+        if width not in weights:
+            to_k, to_v = (torch.randn(width, 1024, generator=generator) / 32 for _ in range(2))
+            weights[width] = to_k.to(q), to_v.to(q)
+        to_k, to_v = weights[width]
+        image = prompt.to(q)
+        out = optimized_attention(q, k, v, options["n_heads"])
+        return out + 0.5 * optimized_attention(q, image @ to_k.T, image @ to_v.T, options["n_heads"])
+
+    blocks = [(kind, number) for kind, count in (("input", 12), ("middle", 1), ("output", 12)) for number in range(count)]
+    return _replaced(model, "attn2", attention, blocks)
+
+
+PATCHES: dict[str, Patch] = {
+    "FreeU_V2": _free_u,
+    "perturbed attention": _perturbed_attention,
+    "skipped layers": _skipped_layers,
+    "image prompt": _image_prompt,
+}
+
+
+class _Unet:
+    """A loaded model, whose UNet is called as a sampler calls it."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        import comfy.model_management
+        import comfy.sd
+
+        from .comfy_models import checkpoint
+
+        self.name, self.device = name, device
+        self.model = comfy.sd.load_state_dict_guess_config(checkpoint(name, device), output_vae=False, output_clip=False)[0]
+        comfy.model_management.load_models_gpu([self.model], force_full_load=True)
+
+    def call(self, patcher: Any, seed: int) -> torch.Tensor:
+        """One step's call, with guidance."""
+        from .comfy_models import conditioning
+
+        generator = torch.Generator().manual_seed(seed)
+        side = _SIDES[self.name] // 8
+        base, dtype = self.model.model, self.model.model.get_dtype()
+        ((context, extra),) = conditioning(self.name, 1)
+        latent = torch.randn(2, 4, side, side, generator=generator).to(self.device, torch.float32)
+        options = {
+            **patcher.model_options.get("transformer_options", {}),
+            "wrappers": patcher.wrappers, "callbacks": patcher.callbacks, "cond_or_uncond": [0, 1], "sigmas": torch.full((2,), 5.0, device=self.device),
+        }  # fmt: skip
+        more = {"y": extra["pooled_output"].new_ones(2, 2816).to(self.device, dtype)} if self.name == "SDXL" else {}
+        result: torch.Tensor = base.apply_model(
+            latent, torch.full((2,), 5.0, device=self.device), c_crossattn=context.expand(2, -1, -1).to(self.device, dtype), transformer_options=options, **more
+        )
+        return result
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _milliseconds(unet: _Unet, patchers: list[Any], rounds: int) -> list[float]:
+    """The median of a call of each, in turns."""
+    times: list[list[float]] = [[] for _ in patchers]
+    for number in range(rounds):
+        for patcher, own in zip(patchers, times, strict=True):
+            _synchronise(unet.device)
+            start = time.perf_counter()
+            unet.call(patcher, number)
+            _synchronise(unet.device)
+            own.append((time.perf_counter() - start) * 1e3)
+    return [statistics.median(own) for own in times]
+
+
+def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
+    """Every patch of one model."""
+    from sfast_core.hosts.comfy import apply, report
+
+    unet = _Unet(name, device)
+    plain = unet.model
+    fast = apply(plain)
+    rows = []
+    for patch, make in PATCHES.items():
+        patched, both = make(plain), make(fast)
+        _synchronise(device)
+        start = time.perf_counter()
+        unet.call(both, 0)
+        _synchronise(device)
+        first = time.perf_counter() - start
+        for patcher in (plain, patched, fast, both, fast, both, fast, both):  # loads libraries, traces, captures
+            unet.call(patcher, 0)
+        eager, ours, plain_eager, plain_ours = _milliseconds(unet, [patched, both, plain, fast], rounds)
+        expected, got = unet.call(patched, 1).float(), unet.call(both, 1).float()
+        signature = max((each for module in report().modules for each in module.signatures if each.live), key=lambda each: each.calls, default=None)
+        rows.append(
+            Row(
+                name, patch, eager, ours, plain_eager, plain_ours, eager / ours, (eager / ours) / (plain_eager / plain_ours),
+                signature.segments if signature else 0, len(signature.live) if signature else 0, first, float((got - expected).norm() / expected.norm()),
+            )
+        )  # fmt: skip
+        print(rows[-1], file=sys.stderr, flush=True)
+        for module in report().modules:
+            for reason, count in module.reasons.items():
+                print(f"  eager, {count}x: {reason}", file=sys.stderr)
+        fast = apply(plain.clone())
+        from sfast_core.hosts.comfy.install import states
+
+        for state in states():
+            state.engine.reset()
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    lines = ["| UNet, batch 2 | patch | eager ms | ours ms | x eager | x eager without it | share | segments | live calls | first call | distance |"]
+    lines.append("|---" * 11 + "|")
+    for row in rows:
+        plain = row.plain_eager_ms / row.plain_ours_ms
+        lines.append(
+            f"| {row.model} | {row.patch} | {row.eager_ms:.2f} | {row.ours_ms:.2f} | {row.speedup:.2f} | {plain:.2f} | {row.share:.0%} "
+            f"| {row.segments} | {row.live} | {row.first_s:.1f} s | {row.distance:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="SD1.5,SDXL", help="of SD1.5, SDXL and tiny, with commas between them")
+    parser.add_argument("--rounds", type=int, default=30, help="calls of each variant")
+    parser.add_argument("--out", type=Path, default=Path("docs/measured"), help="the folder for the results")
+    given = parser.parse_args()
+    sys.argv = sys.argv[:1]
+    sys.path.insert(0, os.environ["COMFYUI_PATH"])
+    import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
+    from comfy.cli_args import args
+
+    args.cpu = not torch.cuda.is_available()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.inference_mode():
+        rows = [row for name in given.models.split(",") for row in measure(name, device, given.rounds)]
+    print(write(given.out, "segments", rows, table(rows), facts()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Makes the template of a live call's arguments while a call is recorded, and collects the tensors among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import CaptureError
+from .form import Form
+from .looked import Looked
+from .structure import is_constant
+from .surroundings import Surroundings
+from .template import CallbackAt, Constant, DictBox, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
+
+if TYPE_CHECKING:
+    from .recording import LiveRecording
+
+_MISSING = object()
+
+
+class Building:
+    """Makes the template of one live call's arguments.
+
+    Args:
+        recorder: at work.
+        name: of the live code.
+        around: the recorded call's own things.
+        real: nothing is recorded any more: tensors are handed on as they are.
+    """
+
+    def __init__(self, recorder: LiveRecording, name: str, around: Surroundings, real: bool = False) -> None:
+        self.name = name
+        self.around = around
+        self.real = real or recorder.failure is not None
+        self.tensors: list[torch.Tensor] = []
+        self.nodes: list[torch.fx.Node] = []
+        self.aliases: list[list[torch.fx.Node]] = []
+        self.forms: list[Form] = []
+        self.inputs: dict[int, int] = {}
+        self.callbacks: list[Callable[..., Any]] = []
+        self._recorder = recorder
+        self._index: dict[int, int] = {}
+
+    def of(self, value: Any) -> Template:
+        """The template of one value.
+
+        Raises:
+            CaptureError: it can't be made again at another call.
+        """
+        if self.around.traced is not None and (path := self.around.traced.path(value)) is not None:
+            return OptionAt(path)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        kind = type(value)
+        if kind is tuple:
+            return TupleOf(tuple([self.of(item) for item in value]))
+        if kind is list:
+            return ListBox(self._box(value)[0], tuple([self.of(item) for item in value]))
+        if kind is dict or kind is Looked:
+            return self._dict(value)
+        if is_constant(value):
+            return Constant(value)
+        if (path := self.around.path(value)) is not None:
+            return OptionAt(path)
+        if isinstance(value, torch.nn.Module):
+            if (name := self._module(value)) is not None:
+                return ModuleAt(name)
+        elif isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module) and not self.real:
+            self.callbacks.append(value)
+            return CallbackAt(len(self.callbacks) - 1)
+        elif isinstance(value, FunctionType):
+            self.callbacks.append(value)
+            return CallbackAt(len(self.callbacks) - 1)
+        if self.real:
+            return Constant(value)
+        raise CaptureError(f"{self.name} is handed a {kind.__name__}, which can't be made again at another call")
+
+    def _module(self, module: torch.nn.Module) -> str | None:
+        root = self.around.module
+        return None if root is None else next((name for name, each in root.named_modules() if each is module), None)
+
+    def _tensor(self, tensor: torch.Tensor) -> Template:
+        index = self._index.get(id(tensor))
+        if index is None:
+            recorder = self._recorder
+            if not self.real:
+                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+                    raise CaptureError(f"{self.name} is handed a {type(tensor).__name__} of layout {tensor.layout}")
+                node = recorder._node(tensor, self.name)
+                self.nodes.append(node)
+                same = (recorder._nodes.get(other) for other in recorder._live_aliases(tensor))
+                self.aliases.append([node, *(other for other in same if other is not None)])
+                with torch._C.DisableTorchFunction():
+                    self.forms.append(Form.of(tensor))
+                if not recorder._outer and node.op == "placeholder" and str(node.target).startswith("input_"):
+                    self.inputs[len(self.tensors)] = int(str(node.target).removeprefix("input_"))
+            index = self._index[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return TensorAt(index)
+
+    def _box(self, container: Any) -> tuple[int, dict[Any, Any] | None]:
+        boxes = self._recorder._boxes
+        known = boxes.get(id(container))
+        if known is not None and known[0] is container:
+            return known[1], known[2]
+        number = len(boxes)
+        boxes[id(container)] = container, number, {}
+        return number, None
+
+    def _dict(self, value: dict[Any, Any]) -> Template:
+        number, before = self._box(value)
+        items = [
+            (key, self.of(item))
+            for key, item in dict.items(value)
+            if before is None or self.real or before.get(key, _MISSING) is not item or isinstance(item, (torch.Tensor, dict, list, tuple))
+        ]
+        now = dict(dict.items(value))
+        removed = tuple(key for key in before or () if key not in now)
+        self._recorder._boxes[id(value)] = value, number, now
+        return DictBox(number, items, removed)

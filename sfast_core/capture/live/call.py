@@ -1,0 +1,211 @@
+"""What a graph calls for code that runs live: it is handed copies of the program's tensors and this call's own options."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from .errors import AnotherStructure
+from .form import Form, copies
+from .structure import Pattern, Structure, match, rebuilt
+from .surroundings import Surroundings
+from .template import Filling, Template
+
+Body = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+class Where(Protocol):
+    """Which live code it is."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def key(self) -> Hashable: ...
+
+    def find(self, around: Surroundings) -> Callable[..., Any]: ...
+
+
+@dataclass(eq=False)
+class Recalled:
+    """One way in which live code called a function of the model's own: a graph of its own.
+
+    Attributes:
+        key: how its arguments were built.
+        graph: placeholders for the arguments' tensors, then for values of the graph around it, and weights.
+        given: the recorded arguments' tensors.
+        forms: of these.
+        result: with the indices of the graph's outputs (:class:`Slot`), or of arguments that are handed back (:class:`Given`), in it.
+        out_forms: of the outputs.
+        written: arguments that the function writes to, each an output behind the result's.
+        outer: for each of those values, which of the live call's it is.
+        expected: what the recorded function returned and wrote.
+    """
+
+    key: Hashable
+    graph: Any
+    given: list[torch.Tensor]
+    forms: tuple[Form, ...]
+    result: Any
+    out_forms: tuple[Form, ...]
+    written: tuple[int, ...]
+    outer: tuple[int, ...] = ()
+    expected: list[torch.Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An output's place in a result."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """An argument's place in a result."""
+
+    index: int
+
+
+@dataclass(eq=False, repr=False)
+class LiveCall:
+    """One live call of a program; calling conventions of a graph's node: ``target(handed, outer)``.
+
+    Attributes:
+        where: what is called.
+        arguments: of it.
+        forms: of the tensors that it is handed.
+        inputs: which of these are the call's own inputs: one copy serves all live calls.
+        pattern: how its result is built.
+        used: its results that the model uses.
+        out_forms: of the result's tensors.
+        written: handed tensors that it writes to, as the model can see: results behind the others.
+        watched: handed tensors that the model uses later, and to which it didn't write.
+        callbacks: the ways in which it called each function of the model's own.
+        names: what these are called.
+        handed: the recorded call's, for the proof; None in the place of those that were too much to keep.
+        returned: likewise what it returned and wrote.
+    """
+
+    where: Where
+    arguments: Template
+    forms: tuple[Form, ...]
+    inputs: dict[int, int]
+    pattern: Pattern
+    out_forms: tuple[Form, ...]
+    written: tuple[int, ...]
+    used: frozenset[int] = frozenset()
+    watched: frozenset[int] = frozenset()
+    callbacks: list[list[Recalled]] = field(default_factory=list)
+    handed: list[torch.Tensor | None] = field(default_factory=list)
+    returned: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bytes = sum(math.prod(form.shape) * form.dtype.itemsize for form in self.out_forms)
+
+    @property
+    def __name__(self) -> str:
+        return "live_call"
+
+    def __call__(self, handed: Sequence[torch.Tensor], outer: Sequence[torch.Tensor]) -> Any:
+        """A graph's nodes call something: this is run by :meth:`run` alone."""
+        raise NotImplementedError(f"{self.where.name} is run between segments")
+
+    @property
+    def live(self) -> bool:
+        """Not to be captured, moved, shared or dropped."""
+        return True
+
+    def forget_recorded(self) -> None:
+        """Let go of the recorded call's tensors: it is proved, or never will be."""
+        self.handed, self.returned = [], []
+        for ways in self.callbacks:
+            for way in ways:
+                way.given, way.expected = [], []
+
+    def run(self, given: Sequence[torch.Tensor], bodies: Callable[[int, int], Body], around: Surroundings) -> list[torch.Tensor]:
+        """Run it.
+
+        Args:
+            given: the program's tensors that it is handed copies of.
+            bodies: runs the graph of a callback: by its number, and the way in which it is called.
+            around: the call's own things.
+
+        Returns:
+            its result's tensors, and what it wrote, in whatever strides.
+
+        Raises:
+            AnotherStructure: it returns something built otherwise, writes elsewhere, or calls back otherwise.
+        """
+        handed = self._handed(given, around) if self.inputs else copies(self.forms, given)
+        called = [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
+        args, kwargs = self.arguments.fill(Filling(handed, around, called))
+        versions = [copy._version for copy in handed]
+        result = around.run(self.where.find(around), args, kwargs)
+        changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
+        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes)
+        count = len(self.out_forms) - len(self.written)
+        found: list[Any] = [None] * count
+        if not match(self.pattern, result, self.used, found):
+            raise AnotherStructure(f"{self.where.name} returns something built otherwise")
+        if not self.watched.isdisjoint(changed):
+            raise AnotherStructure(f"{self.where.name} writes to what it is handed, which it didn't before")
+        return [*found, *(handed[index] for index in self.written)]
+
+    def _handed(self, given: Sequence[torch.Tensor], around: Surroundings) -> list[torch.Tensor]:
+        wanted = [index for index in range(len(given)) if not self._is_shared(index, around)]
+        made = iter(copies([self.forms[index] for index in wanted], [given[index] for index in wanted]))
+        handed = []
+        for index in range(len(given)):
+            place = self.inputs.get(index)
+            if self._is_shared(index, around):
+                assert place is not None
+                handed.append(around.shared[place][0])
+                continue
+            copy = next(made)
+            if place is not None and index not in self.written:
+                around.shared[place] = copy, copy._version
+            handed.append(copy)
+        return handed
+
+    def _is_shared(self, index: int, around: Surroundings) -> bool:
+        found = around.shared.get(self.inputs.get(index, -1))
+        return found is not None and found[0]._version == found[1]
+
+
+class _Callback:
+    """A function of the model's own, as live code gets it."""
+
+    def __init__(self, call: LiveCall, number: int, bodies: Callable[[int, int], Body], around: Surroundings) -> None:
+        self._call, self._number, self._bodies, self._around = call, number, bodies, around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        structure = Structure((args, kwargs), self._around)
+        ways = self._call.callbacks[self._number]
+        way = next((index for index, way in enumerate(ways) if way.key == structure.key), None)
+        if way is None:
+            raise AnotherStructure(f"{self._call.where.name} calls the model back otherwise")
+        recalled = ways[way]
+        start = time.perf_counter()
+        if self._around.settle is not None:
+            self._around.settle()
+        outputs = list(self._bodies(self._number, way)(structure.tensors))
+        self._around.seconds -= time.perf_counter() - start
+        count = len(outputs) - len(recalled.written)
+        for index, output in zip(recalled.written, outputs[count:], strict=True):
+            structure.tensors[index].copy_(output)
+        made = copies(recalled.out_forms[:count], outputs[:count])
+
+        def replace(value: Any, key: Any) -> Any:
+            if isinstance(value, Slot):
+                return made[value.index]
+            if isinstance(value, Given):
+                return structure.tensors[value.index]
+            return value.fill(Filling((), self._around)) if isinstance(value, Template) else value
+
+        return rebuilt(recalled.result, replace)

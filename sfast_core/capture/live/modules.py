@@ -1,0 +1,159 @@
+"""Modules that run live, as code of others does: those in which something happens that no record can hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ..guards import Guard
+from ..leaf import run_as_they_are
+from .surroundings import Surroundings
+
+_FIRST_LOOK, _LAST_LOOK = 8, 1024  # calls
+_CALLING: tuple[CodeType, ...] = (torch.nn.Module._call_impl.__code__,)
+#: Names of functions that draw random numbers: which of them did is known when the call is over.
+DRAWING = frozenset(
+    "rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_ multinomial poisson "
+    "exponential_ cauchy_ log_normal_ geometric_ dropout alpha_dropout feature_dropout dropout1d dropout2d dropout3d rrelu native_dropout gumbel_softmax".split()
+)
+
+
+def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of a function among these draws: a dropout does while its module is trained."""
+    return "dropout" not in name or bool(kwargs.get("training", args[2] if len(args) > 2 else True))
+
+
+@dataclass(frozen=True)
+class InModule:
+    """A module that runs live."""
+
+    path: str
+    kind: str
+    reason: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return ("module", self.path)
+
+    @property
+    def name(self) -> str:
+        """Which and why, in words."""
+        return f"{self.kind} {self.path} ({self.reason})"
+
+    def find(self, around: Surroundings) -> Callable[..., Any]:
+        """The module that is there now."""
+        assert around.module is not None
+        return around.module.get_submodule(self.path)
+
+
+def modules_at_work() -> list[torch.nn.Module]:
+    """The modules that are being called in this thread, the innermost first."""
+    found: list[torch.nn.Module] = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _CALLING and isinstance(module := frame.f_locals.get("self"), torch.nn.Module):
+            found.append(module)
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def _is_own(module: torch.nn.Module) -> bool:
+    """Whether what a module does is its class's, and that a model's own: no layer of PyTorch's, or made of one, and no forward put into its place."""
+    layers = (base for base in type(module).__mro__ if base.__module__.startswith("torch.nn.modules") and base is not torch.nn.Module)
+    return "forward" not in module.__dict__ and next(layers, None) is None
+
+
+class LiveModules:
+    """Which modules of one model run live, by path, and why. It holds none of them.
+
+    A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's own: what one expert does
+    all do.
+    """
+
+    def __init__(self) -> None:
+        self._cut: dict[str, str] = {}
+        self._guards: list[Guard] = []  # of the recordings that came to nothing: what steered them
+        self._left = self._every = _FIRST_LOOK
+
+    def __bool__(self) -> bool:
+        return bool(self._cut)
+
+    def clear(self) -> None:
+        """Record all of them again."""
+        self._cut.clear()
+        self._guards.clear()
+        self._left = self._every = _FIRST_LOOK
+
+    def over(self, root: torch.nn.Module) -> str | None:
+        """What changed of that which made them run live, in words: then none does any more. None where nothing did.
+
+        Asked at each call, and looked at once in a while: 8 calls, and twice as many each time that something has changed.
+        """
+        if not self._cut or not self._guards:
+            return None
+        self._left -= 1
+        if self._left > 0:
+            return None
+        self._left = self._every
+        change = next((found for guard in self._guards if (found := guard.changed(root)) is not None), None)
+        if change is not None:
+            self._every = min(2 * self._every, _LAST_LOOK)
+            self._left = self._every
+            self._cut.clear()
+            self._guards.clear()
+        return change
+
+    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None, alone: bool = False) -> bool:
+        """Let the first of these that is below ``root`` run live; whether there was one that didn't already.
+
+        Args:
+            root: the model.
+            modules: of which one explains the reason, the innermost first.
+            reason: in words.
+            guard: tells when it may be gone.
+            alone: it is that module's own, not its class's.
+        """
+        paths = {id(module): path for path, module in root.named_modules() if path}
+        cut = next((module for module in modules if id(module) in paths), None)
+        if cut is None or self._inside(paths[id(cut)]):
+            return False
+        kin = not alone and _is_own(cut)
+        for path, module in root.named_modules():
+            if path and (module is cut or (kin and type(module) is type(cut))) and not self._inside(path):
+                self._cut[path] = reason
+        if guard is not None and guard.changed(root) is None:  # else it would always find something
+            self._guards.append(guard)
+        return True
+
+    def _inside(self, path: str) -> bool:
+        return any(path == cut or path.startswith(f"{cut}.") for cut in self._cut)
+
+    def of(self, root: torch.nn.Module) -> dict[int, InModule]:
+        """Those of this model, by their ids: the outermost."""
+        found = {}
+        for path, reason in self._cut.items():
+            if not any(path.startswith(f"{other}.") for other in self._cut):
+                try:
+                    module = root.get_submodule(path)
+                except AttributeError:
+                    continue
+                found[id(module)] = InModule(path, type(module).__name__, reason)
+        return found
+
+    def finishing(self, root: torch.nn.Module, around: Surroundings, eager: Callable[[], Any]) -> Callable[[], Any]:
+        """Runs the original forward to finish a call: live code that has run in it already isn't run again."""
+        found = self.of(root)
+
+        def run(module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return around.again(found[id(module)].key, call, args, kwargs)
+
+        def finish() -> Any:
+            with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run):
+                return (around.finish or eager)()
+
+        return finish

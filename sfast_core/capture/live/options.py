@@ -1,0 +1,201 @@
+"""A call's options as a recorded forward gets them: functions of others stand for live calls, what nobody should read is marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError
+from .surroundings import Attribute, Path, Surroundings
+
+_SPECIAL = "call bool int float index len iter next getitem setitem contains add radd sub rsub mul rmul truediv rtruediv neg lt le gt ge".split()
+
+
+class Unread:
+    """In the place of an option that the forward isn't to look at: it may be handed on, and live code gets the option itself."""
+
+    __slots__ = ("around", "path")
+
+    def __init__(self, path: Path, around: Surroundings) -> None:
+        self.path = path
+        self.around = around
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        self.around.mentioned.add(str(self.path[0]))
+        raise CaptureError(f"the model reads {self.path[-1]!r} from its options, which is another at every step")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copies and the like ask for what there may be
+            raise AttributeError(name)
+        return self._refuse()
+
+    def copy(self) -> Unread:
+        """Itself: options are copied on their way down."""
+        return self
+
+    def __copy__(self) -> Unread:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Unread:
+        return self
+
+
+for _name in _SPECIAL:
+    setattr(Unread, f"__{_name}__", Unread._refuse)
+
+
+class Foreign:
+    """In the place of a function of others among the options: called while a call is recorded, it is a live call.
+
+    Args:
+        path: where it is.
+        function: it.
+        around: the recorded call's own things.
+    """
+
+    def __init__(self, path: Path, function: Callable[..., Any], around: Surroundings) -> None:
+        self.path = path
+        self.function = function
+        self.around = around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder()
+        if recorder is None:
+            return self.function(*args, **kwargs)
+        return recorder.call_live(self, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        function = self.__dict__.get("function")
+        if function is None or name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(function, name)
+        if callable(value):
+            return Foreign((*self.path, Attribute(name)), value, self.around)
+        raise CaptureError(f"the model reads {name!r} of a function of others: {name_of(function)}")
+
+    @property
+    def name(self) -> str:
+        """Whose it is and where, in words."""
+        return f"{name_of(self.function)} ({' '.join(map(str, self.path))})"
+
+    def __deepcopy__(self, memo: Any) -> Foreign:
+        return self
+
+
+def name_of(function: Any) -> str:
+    """Who made a function, as far as its name tells: ``FreeU`` for ``FreeU.execute.<locals>.patch``."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__)).split(".")[0]
+
+
+def _recorder() -> Any:
+    from ..recorder import Recorder
+
+    return next((mode for mode in reversed(torch.overrides._get_current_function_mode_stack()) if isinstance(mode, Recorder)), None)
+
+
+class Traced:
+    """Makes options for a recorded forward, and knows afterwards which thing of these stands for which.
+
+    Args:
+        around: the call's own things.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        around.traced = self
+        self._made: dict[int, tuple[Any, Path, Any]] = {}  # id -> what was made, its path, a shallow copy
+        self._of: dict[Path, Any] = {}
+
+    def table(self, value: Any, path: Path) -> Any:
+        """Containers with functions in them: containers anew, each function a :class:`Foreign`."""
+        made: Any
+        if isinstance(value, type) or value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, Mapping):
+            made = {key: self.table(item, (*path, key)) for key, item in value.items()}
+        elif isinstance(value, (list, tuple)):
+            made = [self.table(item, (*path, index)) for index, item in enumerate(value)]
+            made = made if isinstance(value, list) else tuple(made)
+        else:
+            made = Foreign(path, value, self.around) if callable(value) else Unread(path, self.around)
+        return self._keep(made, path)
+
+    def unread(self, path: Path) -> Any:
+        """A mark in the place of what is there."""
+        return self._keep(Unread(path, self.around), path)
+
+    def handed(self, value: Any, path: Path) -> Any:
+        """``value``, which stands for what is there itself."""
+        return self._keep(value, path)
+
+    def _keep(self, made: Any, path: Path) -> Any:
+        copy = dict(made) if isinstance(made, dict) else list(made) if isinstance(made, (list, tuple)) else None
+        self._made[id(made)] = made, path, copy
+        self._of[path] = made
+        return made
+
+    def path(self, value: Any) -> Path | None:
+        """Which of the options a value stands for, as long as the model hasn't changed it; None for anything else."""
+        if isinstance(value, (Unread, Foreign)):
+            return value.path
+        found = self._made.get(id(value))
+        if found is None or found[0] is not value:
+            return None
+        _, path, copy = found
+        if isinstance(value, dict) and not _same(value, copy):
+            return None
+        if isinstance(value, list) and (len(value) != len(copy) or any(a is not b for a, b in zip(value, copy, strict=True))):
+            return None
+        return path
+
+    def stand_in(self, path: Path) -> Any:
+        """What stands for the option there, or None."""
+        return self._of.get(path)
+
+
+def _same(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    return len(one) == len(other) and all(key in other and item is other[key] for key, item in one.items())
+
+
+class Again:
+    """In the place of a function of others where the original forward finishes a call that it has run in already."""
+
+    def __init__(self, path: Path, function: Callable[..., Any], around: Surroundings) -> None:
+        self._path, self._function, self._around = path, function, around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._around.again(self._path, self._function, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        function = self.__dict__.get("_function")
+        if function is None or name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(function, name)
+        return Again((*self._path, Attribute(name)), value, self._around) if callable(value) else value
+
+
+def again(value: Any, path: Path, around: Surroundings) -> Any:
+    """Containers with functions in them, each function an :class:`Again`."""
+    if isinstance(value, type) or value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {key: again(item, (*path, key), around) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [again(item, (*path, index), around) for index, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    return Again(path, value, around) if callable(value) else value
+
+
+def outline(value: Any) -> Any:
+    """Where functions are in containers, and what else is there: a plain value that is another where a recorded forward may go another way."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {key: outline(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [outline(item) for item in value]
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__} {id(value)}"
+    return "a function" if callable(value) else f"a {type(value).__qualname__}"

@@ -1,0 +1,323 @@
+"""Records live calls: each is one node, which is handed the tensors that the recorded call handed over, and is never run twice for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ...weights.part import is_plain
+from ..bookkeeping import Bookkeeping
+from ..errors import CaptureError
+from ..externals import Found
+from ..functional import element
+from ..nodes import call_function
+from ..random_state import RandomState
+from .building import Building
+from .call import LiveCall, Recalled, Where
+from .callbacks import Recorded
+from .form import Form, copies
+from .modules import InModule
+from .options import Foreign
+from .structure import Structure, looked, pattern_of, rebuilt
+from .surroundings import Path, Surroundings, tensors_in
+from .template import Filling, Template
+
+_FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_last_placeholder")
+_ROOM = 2**30  # bytes of what live code is handed that are kept for the proof
+
+
+@dataclass(frozen=True)
+class InOptions:
+    """Live code that lies among the call's options."""
+
+    key: Path
+    name: str
+
+    def find(self, around: Surroundings) -> Callable[..., Any]:
+        """The function that this call has there."""
+        function: Callable[..., Any] = around.at(self.key)
+        return function
+
+
+class LiveRecording(Bookkeeping):
+    """Bookkeeping of live calls. What a recorder has besides is given here as it is used."""
+
+    failure: str | None
+    random: RandomState | None
+    refuse: Callable[..., None]
+    paused: Callable[[], Any]
+    resumed: Callable[[], Any]
+    _refuse_unwritten: Callable[[], None]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.random = None
+        self.live: list[LiveCall] = []
+        self._outer: list[dict[str, Any]] = []  # the graphs around the one that is written now
+        self._callback: list[list[torch.fx.Node]] = []  # what each of those reads of the graphs around it
+        self._boxes: dict[int, tuple[Any, int, dict[Any, Any]]] = {}
+        self._joined: list[tuple[StorageWeakRef, StorageWeakRef]] = []
+        self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
+        self._frames: list[tuple[Recalled, dict[str, Any]]] = []
+        self._in_live = 0
+        self._room = _ROOM
+
+    def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a foreign function returns for these arguments, as the recorded forward gives them."""
+        return self._live_call(InOptions(foreign.path, foreign.name), foreign.around, args, kwargs)
+
+    def call_live_module(
+        self, where: InModule, around: Surroundings, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What a module returns that runs live, and that ``call`` calls."""
+        return call(*args, **kwargs) if self._in_live else self._live_call(where, around, args, kwargs, call)
+
+    def _live_call(
+        self, where: Where, around: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any] | None = None
+    ) -> Any:
+        with self.paused():
+            building = Building(self, where.name, around)
+            try:
+                template = building.of((args, kwargs))
+            except CaptureError as error:
+                self.refuse(str(error))
+                building = Building(self, where.name, around, real=True)
+                template = building.of((args, kwargs))
+            handed = building.tensors if building.real else copies(building.forms, building.tensors)
+            if self.random is not None and self.random.moved():
+                self.refuse("it draws random numbers")
+            before = [] if building.real else self._kept_for_proof(building.tensors)
+            callbacks = [Recorded(self, function, around) for function in building.callbacks]
+            real_args, real_kwargs = template.fill(Filling(handed, around, callbacks))
+            versions = [] if building.real else [tensor._version for tensor in handed]
+            function = call or where.find(around)
+            self._in_live += 1
+            try:
+                result = function(*real_args, **real_kwargs)
+            finally:
+                self._in_live -= 1
+                if self.random is not None:
+                    self.random.renew()
+            changed = [] if building.real else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
+            around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], sum(tensor.nbytes for tensor in tensors_in(result)))
+            if building.real:
+                return self._as_model_s(result, around)
+            written = [index for index, _ in changed]
+            with torch._C.DisableTorchFunction():
+                for index in written:
+                    building.tensors[index].copy_(handed[index])
+            structure = Structure(result, around)
+            returned = self._for_model(result, structure, handed, building)
+            if self.failure is None:
+                try:
+                    self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)
+                except Exception as error:
+                    self.refuse(str(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
+            return returned[0]
+
+    def _kept_for_proof(self, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Copies of what live code is handed, which may write to it, as far as there is room; None in the place of each other."""
+        kept: list[torch.Tensor | None] = []
+        for tensor in tensors:
+            self._room -= tensor.nbytes
+            kept.append(tensor.detach().clone() if self._room >= 0 else None)
+        return kept
+
+    def _for_model(self, result: Any, structure: Structure, handed: list[torch.Tensor], building: Building) -> tuple[Any, list[torch.Tensor]]:
+        """The result as the model gets it, and its tensors: new objects, which lie where the model's own do if they were handed back."""
+        lying = {self._storage(tensor): index for index, tensor in enumerate(handed)}
+        made: dict[int, torch.Tensor] = {}
+        for tensor in structure.tensors:
+            with torch._C.DisableTorchFunction():
+                index = lying.get(self._storage(tensor)) if is_plain(tensor) else None
+                if index is None:
+                    made[id(tensor)] = tensor.detach() if tensor in self._nodes or any(tensor in frame["_nodes"] for frame in self._outer) else tensor
+                    continue
+                own = building.tensors[index]
+                if tuple(own.stride()) == tuple(handed[index].stride()):
+                    made[id(tensor)] = own.as_strided(tensor.size(), tensor.stride(), own.storage_offset() + tensor.storage_offset())
+                else:
+                    made[id(tensor)] = tensor.detach()
+        options = building.around
+
+        def replace_(value: Any, key: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return made.get(id(value), value)
+            return self._stand_in(value, options, key)
+
+        return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
+
+    def _as_model_s(self, result: Any, around: Surroundings) -> Any:
+        return rebuilt(result, lambda value, key: self._stand_in(value, around, key))
+
+    def _stand_in(self, value: Any, around: Surroundings, key: Any = None) -> Any:
+        """What the model has in the place of an option of the call's."""
+        if around.traced is not None and around.is_unread(key, value):
+            return around.traced.stand_in((key,))
+        if around.traced is None or isinstance(value, (bool, int, float, str, type(None))):
+            return value
+        path = around.path(value)
+        found = None if path is None else around.traced.stand_in(path)
+        return value if found is None else found
+
+    def _write_down(
+        self,
+        where: Where,
+        building: Building,
+        result: Any,
+        models: Any,
+        template: Template,
+        handed: list[torch.Tensor],
+        structure: Structure,
+        returned: list[torch.Tensor],
+        written: list[int],
+        callbacks: list[Recorded],
+        before: list[torch.Tensor | None],
+    ) -> None:
+        around = building.around
+        if structure.unknown is not None:
+            raise CaptureError(f"{where.name} returns {structure.unknown}")
+        for tensor in returned:
+            if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+                raise CaptureError(f"{where.name} returns a tensor that requires grad or is lazily conjugated")
+        for index in written:
+            if self._is_foreign(building.tensors[index]):
+                raise CaptureError(f"{where.name} writes to an input or a weight in place")
+        out_forms = tuple(map(Form.of, [*returned, *(handed[index] for index in written)]))
+        outer = list(dict.fromkeys(node for recorded in callbacks for nodes in recorded.outer for node in nodes))
+        for recorded in callbacks:
+            for way, nodes in zip(recorded.ways, recorded.outer, strict=True):
+                way.outer = tuple(outer.index(node) for node in nodes)
+        call = LiveCall(
+            where, template, tuple(building.forms), building.inputs, pattern_of(result, around, structure.tensors, models), out_forms, tuple(written),
+            callbacks=[recorded.ways for recorded in callbacks],
+            handed=before,
+            returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
+        )  # fmt: skip
+        node = call_function(self.graph, call, (tuple(building.nodes), tuple(outer)))
+        self.live.append(call)
+        self._handed.append((call, node, building.aliases))
+        for place, tensor in enumerate(returned):
+            result = call_function(self.graph, element, (node, place))
+            self._bind_form(tensor, result, out_forms[place])
+            for own in building.tensors:
+                if (own.dtype, own.shape) == (tensor.dtype, tensor.shape):
+                    self._join(tensor, own)
+        for place, index in enumerate(written, len(returned)):
+            own = building.tensors[index]
+            result = call_function(self.graph, element, (node, place))
+            self._set_form(result, out_forms[place])
+            self._nodes[own] = result
+            self._written_through(own, result, [other for other in self._live_aliases(own) if all(other is not tensor for tensor in returned)])
+
+    def _bind_form(self, tensor: torch.Tensor, node: torch.fx.Node, form: Form) -> None:
+        self._set_form(node, form)
+        self._bind(tensor, node)
+
+    def _set_form(self, node: torch.fx.Node, form: Form) -> None:
+        node.meta["val"] = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
+        node.meta["device"] = form.device
+
+    def _join(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        """At another call these may lie at one place: what is written to either is written to the other."""
+        with torch._C.DisableTorchFunction():
+            if self._storage(one) != self._storage(other):
+                self._joined.append((StorageWeakRef(one.untyped_storage()), StorageWeakRef(other.untyped_storage())))
+
+    def _storages(self, tensor: torch.Tensor) -> list[int]:
+        own = self._storage(tensor)
+        found = [own]
+        for one, other in self._joined:
+            for a, b in ((one, other), (other, one)):
+                if a.cdata == own and not a.expired() and not b.expired():
+                    found.append(b.cdata)
+        return found
+
+    def _is_foreign(self, tensor: torch.Tensor) -> bool:
+        return any(storage in self._foreign for storage in self._storages(tensor))
+
+    def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
+        for storage in self._storages(target) if self._joined else [self._storage(target)]:
+            for ref in self._aliases.get(storage, ()):
+                other = ref()
+                if other is not None and other is not target and other in self._nodes and self._storage(other) == storage:
+                    yield other
+
+    # -- graphs of callbacks ---------------------------------------------------------------------------------------------
+
+    def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
+        if self._outer and tensor not in self._writes and self._nodes.get(tensor) is None:
+            for depth in range(len(self._outer) - 1, -1, -1):
+                frame = self._outer[depth]
+                node = frame["_nodes"].get(tensor)
+                if tensor in frame["_writes"]:
+                    raise CaptureError(f"{name} reads a tensor whose view was changed in place")
+                if node is not None and "source" not in node.meta:
+                    return self._from_outside(tensor, node, depth)
+        return super()._node(tensor, name)
+
+    def _from_outside(self, tensor: torch.Tensor, node: torch.fx.Node, depth: int) -> torch.fx.Node:
+        """A value of the graph at ``depth``, handed down through those between."""
+        if depth != len(self._outer) - 1:
+            raise CaptureError("a callback within a callback reads what was computed around both")
+        inner = self._placeholder(f"outer_{len(self._callback[-1])}", tensor)
+        self._callback[-1].append(node)
+        self._nodes[tensor] = inner
+        self._keep(tensor, "a tensor that was computed around a callback")
+        return inner
+
+    def _enter_frame(self, tensors: list[torch.Tensor]) -> None:
+        self._outer.append({name: getattr(self, name) for name in _FRAME})
+        self._callback.append([])
+        fresh = Bookkeeping([], self._table)
+        for name in _FRAME:
+            setattr(self, name, getattr(fresh, name))
+        for index, tensor in enumerate(tensors):
+            self._bind(tensor, self._placeholder(f"given_{index}", tensor))
+
+    def _leave_frame(self) -> tuple[dict[str, Any], list[torch.fx.Node]]:
+        inner = {name: getattr(self, name) for name in _FRAME}
+        for name, value in self._outer.pop().items():
+            setattr(self, name, value)
+        return inner, self._callback.pop()
+
+    def _finish_live(self, found: Found) -> None:
+        """The call is over: close the graphs of callbacks, and see what the model uses after it was handed out.
+
+        Raises:
+            CaptureError: something in them can't be recorded.
+        """
+        for recalled, frame in self._frames:
+            self._outer.append({name: getattr(self, name) for name in _FRAME})
+            for name, value in frame.items():
+                setattr(self, name, value)
+            try:
+                self._refuse_unwritten()
+                self._name_externals(found)
+                recalled.graph = self.graph
+            finally:
+                for name, value in self._outer.pop().items():
+                    setattr(self, name, value)
+        orders: dict[int, dict[torch.fx.Node, int]] = {}
+        for call, node, aliases in self._handed:
+            places = orders.setdefault(id(node.graph), {})
+            if not places:
+                places.update((each, place) for place, each in enumerate(node.graph.nodes))
+            behind = places[node]
+            call.used = frozenset(user.args[1] for user in node.users if user.target is element and user.users)  # type: ignore[misc]
+            call.watched = frozenset(
+                index
+                for index, same in enumerate(aliases)
+                if index not in call.written and any(places.get(user, -1) > behind for each in same for user in each.users)
+            )
+
+    def all_weights(self) -> dict[Any, torch.fx.Node]:
+        """The weights of all graphs that are used."""
+        found = {ref: node for ref, node in self._weights.items() if node.users}
+        for _, frame in self._frames:
+            found |= {ref: node for ref, node in frame["_weights"].items() if node.users}
+        return found

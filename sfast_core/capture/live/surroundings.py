@@ -1,0 +1,189 @@
+"""What a call brings along for code that runs live between its segments: its own options and functions, and what has run so far."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..autocast import autocast_state
+from ..stand_ins import autocast_switched
+
+if TYPE_CHECKING:
+    from .options import Traced
+
+Path = tuple[Any, ...]
+_KEPT = 512 * 2**20  # bytes of results that are kept in case the call has to be finished by the original forward
+_DEEPEST = 8
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A step of a path that is an attribute."""
+
+    name: str
+
+
+@dataclass
+class Ran:
+    """One live call that is over: what it returned, and what it left in tensors that it was handed, by their place."""
+
+    where: Hashable
+    result: Any
+    written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+
+
+class Surroundings:
+    """One call's own things.
+
+    Args:
+        options: the call's options as the caller gave them: functions, and whatever else travels along. Paths lead into these.
+        module: the module that is called.
+
+    Attributes:
+        key: the names of the options: code that copies them all copies these.
+        boxes: containers that the model makes and hands to live code, by number: one for the whole call, as in the recorded one.
+        shared: copies of the call's own inputs that were handed on, by their place.
+        ran: the live calls that are over, in order; None where their results were too much to be kept.
+        seconds: what they took, for the host's thread.
+        raised: what the last one raised that raised anything.
+        traced: the options as a recorded forward gets them.
+        settle: to be called when live code is over: it may have run the module, which lays weights out otherwise.
+        unread: options that the forward isn't expected to look for, by name.
+        mentioned: those of them that the code of the recorded call mentions all the same.
+        finish: runs the original forward from the start; its live calls go by :meth:`again`.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None, module: torch.nn.Module | None = None) -> None:
+        self.options = options or {}
+        self.key: Hashable = frozenset(self.options) or None
+        self.module = module
+        self.boxes: dict[int, Any] = {}
+        self.shared: dict[int, tuple[torch.Tensor, int]] = {}
+        self.ran: list[Ran] | None = []
+        self.seconds = 0.0
+        self.raised: BaseException | None = None
+        self.traced: Traced | None = None
+        self.finish: Callable[[], Any] | None = None
+        self.settle: Callable[[], None] | None = None
+        self.unread: frozenset[str] = frozenset()
+        self.mentioned: set[str] = set()
+        self._kept = 0
+        self._found: dict[Path, Any] = {}
+        self._paths: dict[int, Path] | None = None
+        self._grad = torch.is_grad_enabled()
+        self._autocast = [kind for kind, _ in autocast_state()]
+
+    def at(self, path: Path) -> Any:
+        """What is there now.
+
+        Raises:
+            LookupError: nothing.
+        """
+        found = self._found.get(path, self)
+        if found is self:
+            found = self.options
+            for step in path:
+                found = getattr(found, step.name) if isinstance(step, Attribute) else found[step]
+            self._found[path] = found
+        return found
+
+    def path(self, value: Any) -> Path | None:
+        """Where this very object is among the options, or None."""
+        if self._paths is None:
+            self._paths = {}
+            self._walk(self.options, (), 0)
+        return self._paths.get(id(value))
+
+    def _walk(self, value: Any, path: Path, depth: int) -> None:
+        assert self._paths is not None
+        if depth:
+            self._paths.setdefault(id(value), path)
+        if depth == _DEEPEST or not isinstance(value, (dict, list, tuple)):
+            return
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if not isinstance(item, (bool, int, str, type(None))):
+                self._walk(item, (*path, key), depth + 1)
+
+    def is_unread(self, key: Any, value: Any) -> bool:
+        """Whether a plain value is that of an option that only travels along: it is another in another call."""
+        if key not in self.unread or not isinstance(value, (bool, int, float, str, type(None))):
+            return False
+        now = self.options.get(key)
+        return type(now) is type(value) and now == value
+
+    @contextlib.contextmanager
+    def as_called(self) -> Iterator[None]:
+        """Gradients and autocast as they were where the call began."""
+        with contextlib.ExitStack() as stack:
+            if self._grad:
+                stack.enter_context(torch.enable_grad())
+            if self._autocast:
+                stack.enter_context(autocast_switched(self._autocast, True))
+            yield
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``function(*args, **kwargs)`` as the caller of this call would have run it, and timed."""
+        start = time.perf_counter()
+        try:
+            if self._grad or self._autocast:
+                with self.as_called():
+                    return function(*args, **kwargs)
+            return function(*args, **kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def note_ran(self, where: Hashable, args: Any, result: Any, changed: list[torch.Tensor], size: int) -> None:
+        """A live call is over.
+
+        Args:
+            where: which one.
+            args: its arguments.
+            result: what it returned.
+            changed: the tensors among its arguments that it wrote to.
+            size: the bytes of what it returned.
+        """
+        if self.ran is None:
+            return
+        self._kept += size + sum(tensor.nbytes for tensor in changed)
+        if self._kept > _KEPT:
+            self.ran = None
+            return
+        places = {id(tensor): place for place, tensor in enumerate(tensors_in(args))} if changed else {}
+        self.ran.append(Ran(where, result, [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places]))
+
+    def again(self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A live call of the original forward that finishes this call: what has run already isn't run again."""
+        if self.ran and self.ran[0].where == where:
+            ran = self.ran.pop(0)
+            given = tensors_in((args, kwargs))
+            for place, written in ran.written:
+                given[place].copy_(written)
+            return ran.result
+        self.ran = None
+        return function(*args, **kwargs)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Each distinct tensor in tuples, lists and dicts, in order, as templates number them."""
+    found: dict[int, torch.Tensor] = {}
+
+    def collect(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.setdefault(id(value), value)
+        elif type(value) in (tuple, list):
+            for item in value:
+                collect(item)
+        elif type(value) is dict:
+            for item in value.values():
+                collect(item)
+
+    collect(value)
+    return list(found.values())

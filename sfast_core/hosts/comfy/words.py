@@ -1,0 +1,46 @@
+"""Which names the code of a model may look up among a step's options: what it never mentions steers nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+_GIVEN = ("torch", "builtins", "einops", "numpy")
+
+
+def words_of(model: torch.nn.Module) -> set[str]:
+    """The strings in the code of the files that the model's layers are written in.
+
+    A first guess: what the code that runs mentions besides is found when a call is recorded.
+    """
+    words: set[str] = set()
+    for name in {type(module).__module__ for module in model.modules()}:
+        file = sys.modules.get(name)
+        if file is not None and name.partition(".")[0] not in _GIVEN:
+            for value in list(vars(file).values()):
+                words.update(_strings(value, name))
+    return words
+
+
+def _strings(value: Any, file: str) -> Iterator[str]:
+    if getattr(value, "__module__", None) != file:
+        return
+    for each in vars(value).values() if isinstance(value, type) else (value,):
+        function = getattr(each, "__func__", each)
+        function = getattr(function, "__wrapped__", function)
+        if isinstance(function, FunctionType):
+            yield from _in_code(function.__code__)
+
+
+def _in_code(code: CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, CodeType):
+            yield from _in_code(constant)
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from (item for item in constant if isinstance(item, str))

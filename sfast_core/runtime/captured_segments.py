@@ -1,0 +1,190 @@
+"""A cut graph whose stretches are captured, each into a CUDA graph, with live code running between their replays.
+
+What one part hands to another lies outside the graphs' pool, in memory of its own: while live code runs nothing in the pool has to last, so
+that whatever it runs may replay graphs, too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..capture.autocast import autocast_off
+from ..capture.live import Surroundings, fill
+from .backend import Replayable
+from .graphs import DeviceGraphs
+from .instructions import run_all
+from .rehearsal import Rehearsal
+from .segments import Body, Live, Stretch, results_of
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Evicted(RuntimeError):
+    """The graphs went while live code ran between them."""
+
+
+class CapturedBody:
+    """One cut graph. Its first run captures it, stretch by stretch, and computes that call's results.
+
+    Args:
+        body: the graph.
+        kept: the program's weights and constants, where the graphs are to read them.
+        graphs: the device's.
+        outer: the values of the graph around it that it reads, where they lie.
+    """
+
+    def __init__(self, body: Body, kept: Tensors, graphs: DeviceGraphs, owner: CapturedSegments, outer: Tensors = ()) -> None:
+        self._body, self._kept, self._graphs, self._owner = body, kept, graphs, owner
+        self._values: list[Any] = [None] * body.size
+        self._stretches: dict[int, Replayable] = {}
+        self._inner: dict[tuple[int, int, int], CapturedBody] = {}
+        for place, index in body.kept:
+            self._values[place] = kept[index]
+        self._inputs = body.given[: len(body.given) - len(outer)]
+        for place, value in zip(body.given[len(self._inputs) :], outer, strict=True):
+            self._values[place] = value
+        self._captured = False
+
+    @property
+    def bytes(self) -> int:
+        """What lies outside the pool."""
+        own = set(self._inputs).union(*(part.writes if isinstance(part, Stretch) else {at for at, _ in part.results} for part in self._body.parts))
+        held = sum(value.nbytes for place in own if isinstance(value := self._values[place], torch.Tensor))
+        return held + sum(inner.bytes for inner in self._inner.values())
+
+    def run(self, inputs: Tensors, around: Surroundings, replayed: bool = False) -> list[torch.Tensor]:
+        """Results for ``inputs``, in memory that the next run overwrites. ``replayed``: the first part has run for these inputs already."""
+        if not replayed:
+            self.copy_in(inputs)
+        for index, part in enumerate(self._body.parts):
+            if isinstance(part, Stretch):
+                if not (replayed and index == 0):
+                    self._stretch(index, part)
+            else:
+                self._live(index, part, around)
+        self._captured = True
+        return [self._values[place] for place in self._body.outputs]
+
+    def copy_in(self, inputs: Tensors) -> None:
+        """Put a call's inputs where the graphs read them."""
+        if not self._captured and self._inputs and self._values[self._inputs[0]] is None:
+            with torch.inference_mode(False):
+                for place, tensor in zip(self._inputs, inputs, strict=True):
+                    static = torch.empty_like(tensor)
+                    static = static.conj() if tensor.is_conj() else static
+                    self._values[place] = torch._neg_view(static) if tensor.is_neg() else static
+        for place, tensor in zip(self._inputs, inputs, strict=True):
+            self._values[place].copy_(tensor)
+
+    def replay_first(self) -> None:
+        """Replay what comes before all live code."""
+        part = self._body.parts[0]
+        if isinstance(part, Stretch):
+            self._stretch(0, part)
+
+    def release(self) -> None:
+        """Give the graphs' memory back."""
+        for replayable in self._stretches.values():
+            replayable.release()
+        for inner in self._inner.values():
+            inner.release()
+        self._stretches, self._inner, self._values = {}, {}, [None] * self._body.size
+
+    def _stretch(self, index: int, part: Stretch) -> None:
+        if not self._owner.alive:
+            raise Evicted("the graphs were released while live code ran between them")
+        if not part.instructions or not part.writes:
+            return
+        replayable = self._stretches.get(index)
+        if replayable is None:
+            self._stretches[index] = self._capture(part)
+        else:
+            self._graphs.backend.enter()
+            try:
+                replayable.replay()
+            finally:
+                self._graphs.backend.leave()
+
+    def _capture(self, part: Stretch) -> Replayable:
+        values = self._values
+
+        def run() -> None:
+            with torch.no_grad(), autocast_off():
+                local: list[Any] = [None] * len(values)
+                for place in part.reads:
+                    local[place] = values[place]
+                run_all(part.instructions, local)
+                for place in part.writes:
+                    if values[place] is None:  # the warm-up makes them, outside the capture
+                        with torch.inference_mode(False):
+                            values[place] = torch.empty_like(local[place])
+                    values[place].copy_(local[place])
+
+        def rehearse() -> None:
+            with Rehearsal():
+                run()
+
+        return self._graphs.backend.capture(run, warm_up=rehearse)
+
+    def _live(self, index: int, part: Live, around: Surroundings) -> None:
+        values = self._values
+
+        def body_of(number: int, way: int) -> Callable[[Tensors], Tensors]:
+            inner = self._inner.get((index, number, way))
+            if inner is None:
+                body = part.bodies[number][way]
+                inner = CapturedBody(body, self._kept, self._graphs, self._owner, [values[part.outer[at]] for at in body.outer])
+                self._inner[index, number, way] = inner
+            found = inner
+            return lambda given: found.run(given, around)
+
+        results = results_of(part, values, body_of, around)
+        if not self._owner.alive:
+            raise Evicted("the graphs were released while live code ran between them")
+        for (place, _), form in zip(part.results, part.forms, strict=True):
+            if values[place] is None:
+                values[place] = form.empty()
+        fill([values[place] for place, _ in part.results], results)
+
+
+class CapturedSegments:
+    """A program of several segments on one device, as :class:`~.graphs.DeviceGraphs` keeps it.
+
+    Attributes:
+        alive: it can be replayed.
+        busy: it is being run: nobody may evict it.
+    """
+
+    def __init__(self, body: Body, kept: Tensors, graphs: DeviceGraphs) -> None:
+        self.alive = True
+        self.busy = False
+        self.bytes = 0
+        self.watch: weakref.finalize[..., Any] | None = None
+        self.body = CapturedBody(body, kept, graphs, self)
+        self._graphs = graphs
+
+    def capture(self, inputs: Tensors, around: Surroundings) -> list[torch.Tensor]:
+        """Run once and capture on the way. Results lie where the next run overwrites them."""
+        before = self._graphs.backend.free_bytes()
+        results = self.run(inputs, around)
+        self.bytes = max(0, before - self._graphs.backend.free_bytes()) + self.body.bytes
+        return results
+
+    def run(self, inputs: Tensors, around: Surroundings, replayed: bool = False) -> list[torch.Tensor]:
+        """Results for ``inputs``, likewise."""
+        busy, self.busy = self.busy, True
+        try:
+            return self.body.run(inputs, around, replayed)
+        finally:
+            self.busy = busy
+
+    def release(self) -> None:
+        """Give the graphs' memory back."""
+        self.alive = False
+        if self.watch is not None:
+            self.watch.detach()
+        self.body.release()

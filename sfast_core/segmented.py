@@ -1,0 +1,206 @@
+"""A program with live code between its segments: proved without running that code twice, run part by part, captured on the way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from .capture import AnotherStructure, GradientsRecorded, Surroundings, autocast_off
+from .config import CompileConfig
+from .graphed import GraphedProgram, kind_of_weight
+from .proof import distance_to_eager
+from .runtime.captured_segments import CapturedSegments, Evicted
+from .runtime.segments import Body, Live, interpret, run_live
+from .weights import WeightsChanged, WeightsElsewhere
+
+
+class Unfinished(Exception):
+    """A call that live code has already been run for, and that only the original forward can finish. The message is the reason.
+
+    Attributes:
+        another: it is because that code returns or does something built otherwise: the program is of no use for calls like this one.
+        ours: it is because something of ours failed.
+    """
+
+    def __init__(self, reason: str, another: bool, ours: bool = False) -> None:
+        super().__init__(reason)
+        self.another, self.ours = another, ours
+
+
+class SegmentedProgram(GraphedProgram):
+    """As :class:`GraphedProgram`, for a program that is cut."""
+
+    _segments: CapturedSegments | None = None
+    _capturing = False
+
+    def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
+        """Run on the recorded inputs with what live code returned then, compare what it would be handed and the results."""
+        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
+        self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
+        weights = self._store.tensors(self.program.weights, self._device)
+        self._kinds = list(map(kind_of_weight, weights))
+        self._reporter.report.adopted_bytes = self._store.adopted_bytes
+        comparison = _Comparison([*weights, *self.program.constants])
+        try:
+            results = comparison.run(self._body, inputs)
+            got, theirs = [*results, *comparison.got], [*expected, *comparison.expected]
+            self._report.distance = distance_to_eager(got, theirs, tolerance, computed_in)
+        finally:
+            for live in self._body.all_lives():
+                if live.call is not None:
+                    live.call.forget_recorded()
+        return self._outputs.build(self.program.deliver(results))
+
+    @property
+    def _body(self) -> Body:
+        assert self.program.body is not None
+        return self.program.body
+
+    @property
+    def captured(self) -> bool:
+        """Whether there are graphs that nobody is running: live code may call the module itself."""
+        return self._segments is not None and self._segments.alive and not self._segments.busy
+
+    def run(
+        self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
+    ) -> Any:
+        """A call's result. ``replayed``: not None where the first segment has run for these inputs. For the rest see :class:`GraphedProgram`.
+
+        Raises:
+            Unfinished: live code has run, and the program can't go on.
+        """
+        if torch.is_grad_enabled() and self._require_grad():
+            raise GradientsRecorded
+        around = around or Surroundings()
+        around.settle = lambda: self._store.lay_again(self._device)
+        self._report.calls += 1
+        capture = False
+        ahead = replayed is not None and self._bound is not None and self._bound.current()
+        if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
+            capture = self._wants_graph(config) and not self._capturing
+            if not capture:
+                self.release()
+        start = time.perf_counter()
+        try:
+            results = self._run(inputs, around, capture, config, ahead)
+        except AnotherStructure as error:
+            raise Unfinished(f"{error}: finished by the original forward", another=True) from None
+        except Exception as error:
+            ours = error is not around.raised and not isinstance(error, (Evicted, WeightsChanged, WeightsElsewhere, torch.cuda.OutOfMemoryError))
+            raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error
+        finally:
+            self._report.live_s += around.seconds
+            self._report.segmented_s += time.perf_counter() - start
+        self._outputs.repeat(results)
+        return self._outputs.build(results)
+
+    def _run(self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool) -> list[torch.Tensor]:
+        calls, deliver = self._reporter.report.calls, self.program.deliver
+        if capture:
+            results = self._capture_segments(inputs, around, config.graph_budget_bytes)
+            calls["replayed"] += 1
+        elif self._segments is not None and self.graphs is not None and not self._segments.busy:
+            self.graphs.touch(self._segments)
+            results = deliver(self._segments.run(inputs, around, ahead))
+            calls["replayed"] += 1
+        else:
+            weights = self._weights()
+            with torch.no_grad(), autocast_off():
+                results = deliver(interpret(self._body, inputs, [*weights, *self.program.constants], around))
+            calls["fused"] += 1
+        return results
+
+    def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Replay what comes before all live code. Returns nothing that could be used."""
+        assert self._segments is not None
+        with torch.no_grad(), autocast_off():
+            self._segments.body.copy_in(inputs)
+            self._segments.body.replay_first()
+        return []
+
+    def release(self) -> None:
+        """Release the graphs. A later call captures again."""
+        super().release()
+        self._segments = None
+
+    def _still_good_segments(self, segments: CapturedSegments) -> bool:
+        return self._bound is not None and self._still_good(segments)
+
+    def _capture_segments(self, inputs: list[torch.Tensor], around: Surroundings, budget_bytes: int | None) -> list[torch.Tensor]:
+        graphs = self.graphs
+        assert graphs is not None
+        self._reporter.announce("capturing")
+        program, start = self.program, time.perf_counter()
+        weights = self._weights()
+        bound = self._store.bind(program.weights, weights)
+        segments = CapturedSegments(self._body, [*weights, *program.constants], graphs)
+
+        def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
+            return segments, program.deliver(segments.capture(inputs, around))
+
+        self._capturing = True
+        try:
+            _, results = graphs.adopt(make, budget_bytes, self, self._captured)
+        except BaseException as error:
+            if self._captured is not None:
+                self.release()
+            segments.release()
+            if error is not around.raised and not isinstance(error, Evicted):
+                self._failed(error)
+            raise
+        finally:
+            self._capturing = False
+        self._captured = self._segments = segments
+        self._bound = bound
+        self._report.captures += 1
+        self._report.graph_bytes = segments.bytes
+        self._report.capture_s += time.perf_counter() - start - around.seconds
+        return results
+
+    def _failed(self, error: BaseException) -> None:
+        """Note why there is no graph, where it was the capture that failed."""
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            self._out_of_memory.failed("capture", str(error))
+            self._reporter.say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
+        elif isinstance(error, RuntimeError):
+            self._capture_failed = True
+            self._report.not_captured_because = f"capturing failed: {error}"
+            self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
+
+
+class _Comparison:
+    """What live code would be handed, beside what it was handed in the recorded call; it isn't run."""
+
+    def __init__(self, kept: list[torch.Tensor]) -> None:
+        self.got: list[torch.Tensor] = []
+        self.expected: list[torch.Tensor] = []
+        self._kept = kept
+
+    def run(self, body: Body, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+        with torch.no_grad(), autocast_off():
+            return interpret(body, arguments, self._kept, Surroundings(), self._live)
+
+    def _live(self, part: Live, values: list[Any]) -> None:
+        call = part.call
+        if call is None:
+            return run_live(part, values, self._kept, Surroundings())
+        for place, expected in zip(part.handed, call.handed, strict=True):
+            if expected is not None:
+                self._compare(values[place], expected)
+        for number, ways in enumerate(call.callbacks):
+            for way, recalled in enumerate(ways):
+                body = part.bodies[number][way]
+                outputs = self.run(body, [*recalled.given, *(values[part.outer[at]] for at in body.outer)])
+                for output, expected in zip(outputs, recalled.expected, strict=True):
+                    self._compare(output, expected)
+        for place, index in part.results:
+            assert index is not None
+            values[place] = call.returned[index]
+
+    def _compare(self, got: torch.Tensor, expected: torch.Tensor) -> None:
+        self.got.append(got)
+        self.expected.append(expected)

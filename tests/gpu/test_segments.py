@@ -1,0 +1,138 @@
+"""Live code between captured segments on a real device: what it is handed is its own, and what else it runs may be captured, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.live import Host, Net
+
+pytestmark = pytest.mark.gpu
+DEVICE = torch.device("cuda", 0)
+
+
+def host(blocks: int = 4, **config: Any) -> Host:
+    """A host whose module is on the GPU."""
+    found = Host(Net(blocks), **config)
+    found.net.to(DEVICE, torch.float16)
+    return found
+
+
+def x() -> torch.Tensor:
+    """New random inputs."""
+    return torch.randn(2, 64, 8, device=DEVICE, dtype=torch.float16)
+
+
+def same(found: Host, given: torch.Tensor, options: dict[str, Any], other: dict[str, Any] | None = None) -> None:
+    """A call gives what the module itself gives."""
+    mine, theirs = found(given, **options), found.eager(given, **(other or options))
+    assert float((mine.float() - theirs.float()).norm() / theirs.float().norm()) < 1e-2
+
+
+def test_segments_are_replayed_around_it() -> None:
+    found = host()
+    for step in range(6):
+        same(found, x(), {"step": step, "between": [lambda x, skip, options: (x * (1 + 0.1 * options["step"]), skip - options["block"])]})
+    assert found.calls == {"traced": 1, "replayed": 5}
+    (signature,) = found.engine.report.signatures
+    assert signature.segments == 5 and signature.captures == 1 and signature.graph_bytes > 0
+
+
+def test_what_it_is_handed_it_may_keep_and_write_to() -> None:
+    found = host()
+    kept: list[torch.Tensor] = []
+    copies: list[torch.Tensor] = []
+
+    def keep(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        kept.append(x)
+        copies.append(x.clone())
+        skip.mul_(0.5)
+        return x * 2, skip
+
+    for _ in range(5):
+        found(x(), between=[keep])
+    assert found.calls == {"traced": 1, "replayed": 4}
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+    assert len({each.data_ptr() for each in kept}) == len(kept)
+
+
+def test_a_compiled_module_inside_it_is_captured_and_replayed() -> None:
+    """As a ControlNet that a patch calls: it shares the device's pool with the segments around it."""
+    found, inner = host(), host(2)
+
+    def call(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        return x + inner(x), skip
+
+    def eager(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        return x + inner.eager(x), skip
+
+    for _ in range(8):
+        same(found, x(), {"between": [call]}, {"between": [eager]})
+    assert found.calls == {"traced": 1, "replayed": 7} and inner.calls["replayed"] >= 20
+
+
+def test_blocks_that_it_calls_are_captured() -> None:
+    found = host()
+
+    def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+        for _ in range(options_step(args) % 3):
+            args = {**args, **extra["original_block"](args)}
+        return args
+
+    def options_step(args: dict[str, Any]) -> int:
+        step: int = args["options"]["step"]
+        return step
+
+    for step in range(1, 10):
+        same(found, x(), {"step": step, "replace": {0: around, 2: around}})
+    assert found.calls["replayed"] == 8, found.engine.report.reasons
+
+
+def test_graphs_that_are_evicted_while_it_runs() -> None:
+    found = host()
+
+    def evict(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        if options["step"] == 4:
+            assert found.engine.graphs is not None
+            found.engine.graphs.release_all()
+        if options["step"] == 6:
+            found.engine.release_graphs()
+        return x * 2, skip
+
+    for step in range(9):
+        same(found, x(), {"step": step, "between": [evict]})
+
+
+def test_the_same_inputs_give_the_same_bits() -> None:
+    found = host()
+    given, options = x(), {"between": [lambda x, skip, options: (x * 1.1, skip)]}
+    first = found(given, **options)
+    assert all(torch.equal(first, found(given, **options)) for _ in range(5))
+
+
+def test_a_stream_of_its_own() -> None:
+    found = host()
+    stream = torch.cuda.Stream()
+
+    def elsewhere(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = x * 1.5
+        torch.cuda.current_stream().wait_stream(stream)
+        return result, skip
+
+    for _ in range(6):
+        same(found, x(), {"between": [elsewhere]})
+
+
+def test_what_reads_values_may_run_live() -> None:
+    found = host()
+
+    def reading(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        return x * (2 if float(x.mean()) > 0 else 3), skip[skip.abs() >= 0].reshape(skip.shape)
+
+    for _ in range(6):
+        same(found, x(), {"between": [reading]})
+    assert found.calls == {"traced": 1, "replayed": 5}

@@ -1,0 +1,411 @@
+"""Functions of others that run live in a compiled module: between segments, on tensors of their own, with each call's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.choices import Choices
+from sfast_core.runtime.graphs import DeviceGraphs
+from tests.fakes import FakeBackend
+from tests.live import Host, Interrupted, Net
+
+X = torch.randn(2, 5, 8)
+
+
+@pytest.fixture(params=[False, True], ids=["fused", "captured"])
+def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host on a CPU that captures nothing, and on one that seems to."""
+    if request.param:
+        graphs = DeviceGraphs(FakeBackend())
+        monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
+        monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    yield Host()
+
+
+def path(host: Host) -> str:
+    """How calls run that have a trace."""
+    return "fused" if host.engine.graphs is None else "replayed"
+
+
+def test_a_function_between_blocks_runs_at_each_call(host: Host) -> None:
+    host.check(lambda: {"between": [lambda x, skip, options: (x * 1.1, skip - 1)]}, 5)
+    assert host.calls == {"traced": 1, path(host): 4}
+
+
+def test_each_call_has_its_own_options(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        return {"between": [lambda x, skip, options: (x * (1 + options["sigma"] + options["block"] + options["step"]), skip)]}
+
+    host.check(make, 5)
+    assert host.calls == {"traced": 1, path(host): 4}
+
+
+def test_it_may_keep_count_and_keep_what_it_is_handed(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        kept: list[torch.Tensor] = []
+
+        def function(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+            kept.append(x)
+            return x + 0.1 * kept[0].mean() * len(kept) + 0.01 * kept[-2 if len(kept) > 1 else 0], skip
+
+        return {"between": [function]}
+
+    host.check(make, 6)
+    assert host.calls == {"traced": 1, path(host): 5}
+
+
+def test_it_may_draw_random_numbers(host: Host) -> None:
+    host.check(lambda: {"before": [lambda x, options: x + torch.randn_like(x)], "after": [lambda x, options: x + torch.rand(())]}, 5)
+    assert host.calls == {"traced": 1, path(host): 4}
+
+
+def test_it_may_write_to_what_it_is_handed(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        def function(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+            x[:, :2] *= 1.5
+            skip.add_(options["step"])
+            return x, skip
+
+        return {"between": [function]}
+
+    host.check(make, 5)
+    assert host.calls == {"traced": 1, path(host): 4}
+
+
+def test_what_it_writes_the_model_sees(host: Host) -> None:
+    """``x`` is also the skip that the model has kept."""
+
+    def make() -> dict[str, Any]:
+        def function(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+            args["x"].mul_(1.5)
+            return {"x": args["x"] + 1}
+
+        return {"replace": {1: function}}
+
+    host.check(make, 5)
+    assert host.calls == {"traced": 1, path(host): 4}
+
+
+def test_one_that_begins_to_write_later_is_traced_again(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        def function(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+            if args["options"]["step"] > 2:
+                args["x"].mul_(1.5)
+            return {"x": args["x"] + 1}
+
+        return {"replace": {1: function}}
+
+    host.check(make, 7)
+    assert host.calls["traced"] == 2 and host.calls["eager"] == 1
+
+
+def test_the_models_own_block_may_be_called_by_it(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+            args["x"] = args["x"] * 1.1
+            return {"x": extra["original_block"](args)["x"] - 0.2 * args["options"]["sigma"]}
+
+        return {"replace": {0: around, 2: around}, "inside": [lambda x, options: x + options["block"]]}
+
+    host.check(make, 5)
+    assert host.calls == {"traced": 1, path(host): 4}
+
+
+def test_a_block_that_is_called_sometimes_or_twice(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+            for _ in range((1, 0, 2, 1, 0, 3)[args["options"]["step"]]):
+                args = {**args, **extra["original_block"](args)}
+            return {"x": args["x"]}
+
+        return {"replace": {1: around}}
+
+    host.check(make, 6)
+    assert host.calls == {"traced": 1, path(host): 5}
+
+
+def test_a_block_that_was_left_out_at_first(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+            return extra["original_block"](args) if args["options"]["step"] >= 2 else args
+
+        return {"replace": {1: around}}
+
+    host.check(make, 7)
+    assert host.calls["eager"] == 1 and host.calls["traced"] == 2, host.engine.report.reasons
+
+
+def test_another_structure_costs_a_trace_and_runs_nothing_twice(host: Host) -> None:
+    counts = {"mine": 0}
+
+    def make() -> dict[str, Any]:
+        def first(x: torch.Tensor, options: dict[str, Any]) -> Any:
+            counts["mine"] += 1
+            return x + options["step"]
+
+        return {"before": [first], "after": [lambda x, options: x.double() if options["step"] == 3 else x, lambda x, options: x.float()]}
+
+    host.check(make, 6)
+    assert counts["mine"] == 12 and host.calls["eager"] == 1 and host.calls["traced"] == 2
+
+
+def test_what_it_raises_reaches_the_caller_and_the_next_call_is_fast(host: Host) -> None:
+    def make(wrong: bool) -> dict[str, Any]:
+        def function(x: torch.Tensor, options: dict[str, Any]) -> Any:
+            if wrong:
+                raise ZeroDivisionError("theirs")
+            return x * 2
+
+        return {"after": [function]}
+
+    for _ in range(3):
+        host(X, **make(False))
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        host(X, **make(True))
+    torch.testing.assert_close(host(X, **make(False)), host.eager(X, **make(False)))
+    assert host.calls == {"traced": 1, path(host): 3 + (path(host) == "fused") * 0, "eager": 1}
+
+
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_an_interruption_inside_stops_the_call(host: Host, at: int) -> None:
+    def function(x: torch.Tensor, options: dict[str, Any]) -> Any:
+        if options["step"] == at:
+            raise Interrupted
+        return x * 2
+
+    for step in range(5):
+        if step == at:
+            with pytest.raises(Interrupted):
+                host(X, step=step, after=[function])
+        else:
+            torch.testing.assert_close(host(X, step=step, after=[function]), host.eager(X, step=step, after=[function]))
+    assert host.calls.get("eager") is None and host.calls["traced"] == 1
+
+
+def test_it_may_call_the_compiled_module_itself(host: Host) -> None:
+    def make() -> dict[str, Any]:
+        def function(x: torch.Tensor, options: dict[str, Any]) -> Any:
+            return x + host(x.detach().clone(), after=[lambda y, options: y + 1])
+
+        return {"after": [function]}
+
+    for _ in range(5):
+        torch.testing.assert_close(host(X, **make()), host.eager(X, **make()), rtol=1e-4, atol=1e-5)
+    assert not host.calls.get("eager", 0) or host.calls["eager"] <= 1
+
+
+def test_another_function_at_the_same_place_is_no_new_trace(host: Host) -> None:
+    for factor in (1.0, 2.0, 3.0, 4.0):
+        options = {"after": [lambda x, options, factor=factor: x * factor]}
+        torch.testing.assert_close(host(X, **options), host.eager(X, **options))
+    assert host.calls == {"traced": 1, path(host): 3}
+
+
+def test_on_off_and_on_again(host: Host) -> None:
+    options = {"between": [lambda x, skip, options: (x * 1.1, skip)]}
+    for given in ({}, options, {}, options, options, {}):
+        torch.testing.assert_close(host(X, **given), host.eager(X, **given), rtol=1e-4, atol=1e-5)
+    assert host.calls == {"traced": 2, path(host): 4}
+
+
+def test_graphs_that_go_while_it_runs(host: Host) -> None:
+    def function(x: torch.Tensor, options: dict[str, Any]) -> Any:
+        if options["step"] == 3:
+            host.engine.reset()
+        return x * 2
+
+    for step in range(6):
+        options = {"between": [lambda x, skip, options: (function(x, options), skip)]}
+        torch.testing.assert_close(host(X, step=step, **options), Net.forward(host.net, X, {"step": 0, **options}), rtol=1e-4, atol=1e-5)
+
+
+def test_the_report_names_it_and_its_share(host: Host) -> None:
+    def their_patch(x: torch.Tensor, options: dict[str, Any]) -> Any:
+        return x * 2
+
+    for _ in range(4):
+        host(X, after=[their_patch], before=[their_patch])
+    (signature,) = host.engine.report.signatures
+    assert signature.segments == 2 and len(signature.live) == 2 and signature.live_s > 0
+    text = host.engine.report.text()
+    assert "2 segments, between them: " in text and "of the time" in text
+
+
+class Reading(torch.nn.Module):
+    """A layer that reads a value, so that no record can hold it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.mean().item() > 0 else x * 3
+
+
+class Drawing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+
+class Counting(torch.nn.Module):
+    """A layer with a state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.scale = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.scale(x) * self.count
+
+
+class Choosing(torch.nn.Module):
+    """Experts by index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        which = x.flatten(0, -2).sum(-1).abs().mul(10).long() % 3
+        rows, out = x.flatten(0, -2), torch.zeros_like(x).flatten(0, -2)
+        for index, expert in enumerate(self.experts):
+            chosen = (which == index).nonzero().flatten()
+            out[chosen] = expert(rows[chosen])
+        return out.view_as(x)
+
+
+class Around(torch.nn.Module):
+    """One of them between layers that can be recorded."""
+
+    def __init__(self, kind: type[torch.nn.Module]) -> None:
+        super().__init__()
+        self.first, self.middle = torch.nn.Linear(8, 8), torch.nn.Sequential(torch.nn.LayerNorm(8), kind(), kind())
+        self.last = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        return self.last(self.middle(torch.nn.functional.silu(self.first(x))))
+
+
+@pytest.mark.parametrize("kind", [Reading, Drawing, Counting, Choosing])
+def test_a_layer_that_no_record_can_hold_costs_itself_alone(host: Host, kind: type[torch.nn.Module]) -> None:
+    import copy
+
+    net = Around(kind)
+    mine, twin = Host(net), copy.deepcopy(net)
+    for _ in range(9):
+        x = torch.randn(2, 5, 8)
+        state = torch.get_rng_state()
+        result = mine(x)
+        torch.set_rng_state(state)
+        with torch.inference_mode():
+            torch.testing.assert_close(result, twin(x, {}), rtol=1e-4, atol=1e-5)
+    assert mine.calls.get("fused", 0) + mine.calls.get("replayed", 0) >= 3, mine.engine.report.text()
+    (signature,) = mine.engine.report.signatures
+    assert len(signature.live) == 2 and signature.segments == 2 and kind.__name__ in signature.live[0]
+
+
+def test_a_layer_with_hooks_runs_with_them(host: Host) -> None:
+    seen: list[torch.Tensor] = []
+    host.net.blocks[1].register_forward_hook(lambda module, args, result: (seen.append(result), result * 2)[1])
+    host.check(dict, 8)
+    assert host.calls[path(host)] >= 3 and len(seen) == 16, host.engine.report.text()
+
+
+class Convolving(torch.nn.Module):
+    """Convolutions, whose weights lie otherwise while a program runs, on both sides of what runs live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        x = self.first(x)
+        for function in options.get("between", []):
+            x = function(x)
+        return self.last(x)
+
+
+def test_live_code_may_run_the_module_as_it_was(host: Host) -> None:
+    """Its weights lie plain then: behind it they lie again as the program reads them."""
+    mine = Host(Convolving())
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with mine.engine._store.plain():
+            return x + mine.eager(x[:, :3], between=[]).mean()
+
+    for _ in range(5):
+        x = torch.randn(1, 3, 8, 8)
+        torch.testing.assert_close(mine(x, between=[function]), mine.eager(x, between=[function]), rtol=1e-4, atol=1e-5)
+    assert not mine.calls.get("eager")
+
+
+class Iterating(torch.nn.Module):
+    """A layer that goes on with an iterator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = iter(range(1, 100))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * next(self.steps)
+
+
+def test_a_layer_whose_state_cant_be_compared_runs_live(host: Host) -> None:
+    mine, twin = Host(Around(Iterating)), Around(Iterating)
+    twin.load_state_dict(mine.net.state_dict())
+    for _ in range(6):
+        x = torch.randn(2, 5, 8)
+        with torch.inference_mode():
+            torch.testing.assert_close(mine(x), twin(x, {}), rtol=1e-4, atol=1e-5)
+    assert sum(mine.calls.get(way, 0) for way in ("fused", "replayed")) >= 3, mine.engine.report.text()
+
+
+def test_options_that_come_and_go_are_found_or_not_as_they_are(host: Host) -> None:
+    def function(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        return x * options.get("scale", 1.0) + len(options)
+
+    for more in ({}, {"scale": 2.0}, {}, {"scale": 3.0}, {"other": 1}, {"scale": 4.0}):
+        options = {"before": [function], **more}
+        torch.testing.assert_close(host(X, **options), host.eager(X, **options), rtol=1e-4, atol=1e-5)
+    assert host.calls == {"traced": 3, path(host): 3}
+
+
+def test_only_the_layer_that_was_changed_runs_live(host: Host) -> None:
+    """As a node puts a forward into one layer's place: others of its class are recorded."""
+    layer = host.net.blocks[1].up
+    own = layer.forward
+    layer.forward = lambda x: own(x) * (1 if x.mean().item() > 0 else 2)
+    host.check(dict, 6)
+    (signature,) = host.engine.report.signatures
+    assert [name.split(" ")[1] for name in signature.live] == ["blocks.1.up"] and host.calls[path(host)] >= 3
+
+
+class Looking(torch.nn.Module):
+    """Asks what a function has returned, as ComfyUI's transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        out = options["patches"][0]({"x": x, "options": options})
+        if "x" in out:
+            x = out["x"]
+        y = out.get("y")
+        return self.lin(x) if y is None else self.lin(x) + y
+
+
+def test_what_the_model_looks_for_in_a_result_steers_it(host: Host) -> None:
+    mine = Host(Looking())
+
+    def make() -> dict[str, Any]:
+        def patch(args: dict[str, Any]) -> dict[str, Any]:
+            step = args["options"]["step"]
+            return {**({"x": args["x"] + 1} if step != 3 else {}), **({"y": args["x"]} if step in (5, 6) else {}), f"more {step}": step}
+
+        return {"patches": [patch]}
+
+    mine.check(make, 9)
+    assert mine.calls["eager"] >= 2 and mine.calls["traced"] >= 3
