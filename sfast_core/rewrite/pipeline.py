@@ -32,6 +32,7 @@ from .fuse_scaled_glu import fuse_scaled_glu
 from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
+from .pack_gated import pack_gated
 from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
@@ -44,6 +45,7 @@ from .simplify import drop_units, fold_constants, recover_silu, share_common, si
 from .spell_out_attention import spell_out_attention
 from .split_concat import split_concat
 from .split_projections import split_projections
+from .tokens_in_rows import tokens_in_rows
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,10 @@ PASSES = (
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
+    Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope"),
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common fuse_conv_shortcut"),
-    Pass(fuse_linear, after="recover_silu recover_scaled_linear convolution_as_linear"),
+    Pass(fuse_linear, after="recover_silu recover_scaled_linear tokens_in_rows convolution_as_linear"),
     Pass(fuse_group_norm_act, after="recover_silu simplify_shapes"),
     Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
     Pass(fuse_upsample_conv, after="canonicalise"),
@@ -114,9 +117,10 @@ PASSES = (
     Pass(fuse_gated_sum, after="fuse_norm_quantise fuse_ada_rms_norm fold_into_quantise"),
     Pass(share_halves, after="fuse_attention"),
     Pass(images_channels_last, after="split_concat fuse_conv_act"),
-    Pass(pack_context, after="fuse_norm_rope split_projections"),
-    Pass(pack_embedding, after="fuse_norm_rope split_projections"),
-    Pass(pack_qkv, after="fuse_norm_rope split_projections"),
+    Pass(pack_gated, after="fuse_linear fuse_norm_quantise split_projections"),
+    Pass(pack_context, after="fuse_norm_rope split_projections pack_gated"),
+    Pass(pack_embedding, after="fuse_norm_rope split_projections pack_gated"),
+    Pass(pack_qkv, after="fuse_norm_rope split_projections pack_gated"),
     Pass(convolutions_channels_last, after="fuse_conv_act"),
     Pass(simplify_shapes, after="fuse_group_norm_act fuse_attention pack_context pack_embedding pack_qkv", name="simplify_shapes_again"),
 )

@@ -59,7 +59,7 @@ COUNTS: dict[tuple[str, bool], str] = {
         "canonicalise:24 share_common:1 fuse_linear:1 fuse_attention:1 fuse_gated_sum:2"
     ),
     ("sandwiched", True): (
-        "canonicalise:24 share_common:1 fuse_linear:1 fuse_ada_rms_norm:2 fuse_attention:1 fuse_gated_sum:1"
+        "canonicalise:24 share_common:1 fuse_linear:1 fuse_ada_rms_norm:2 fuse_attention:1 fuse_gated_sum:1 pack_gated:1"
     ),
     ("quantised", False): (
         "canonicalise:20 share_common:1 fuse_add_layer_norm:1 fuse_attention:1 fuse_gated_sum:2"

@@ -59,6 +59,7 @@ def test_what_a_unet_becomes() -> None:
         "fuse_scaled_glu": 0,
         "fold_into_quantise": 0,
         "fuse_attention": 4,
+        "pack_gated": 0,
         "pack_context": 4,
         "pack_embedding": 2,
         "pack_qkv": 6,
@@ -117,7 +118,7 @@ def test_all_passes_can_be_left_out() -> None:
 def test_without_adoption_every_weight_stays_plain() -> None:
     net, graph, counts = traced(adopt=False)
     check(net, graph)
-    assert set(PASSES) - set(counts) == {"pack_context", "pack_embedding", "pack_qkv", "convolutions_channels_last"}
+    assert set(PASSES) - set(counts) == {"pack_gated", "pack_context", "pack_embedding", "pack_qkv", "convolutions_channels_last"}
     assert all(node.meta["source"].plain for node in graph.nodes if "source" in node.meta)
 
 

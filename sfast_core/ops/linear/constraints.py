@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..spec import Arguments
 
-GATES = ("gelu", "gelu_tanh")  #: the activations of gates that there are kernels of
+GATES = ("gelu", "gelu_tanh", "silu")  #: the activations of gates that there are kernels of
 
 
 def why_not_shapes(call: Arguments) -> str | None:
@@ -33,7 +33,7 @@ def why_not_epilogue(call: Arguments, *acts: str, residual: bool = False) -> str
 
 
 def why_no_gate(call: Arguments) -> str | None:
-    """Whether this is the gate of GEGLU."""
+    """Whether this is the gate of GEGLU or SwiGLU."""
     if not call.gated or call.residual is not None:
         return "is for a gate, without a residual"
     return None if call.act in GATES else f"act {call.act!r} of a gate is not supported"

@@ -62,7 +62,7 @@ def launch(
 
 
 def gate_kind(dtype: torch.dtype, act: str) -> str:
-    """Which GELU the kernels compute: the polynomial only where its error vanishes in the result's rounding."""
-    if act == "gelu_tanh":
-        return "tanh"
+    """What the kernels compute: of GELU the polynomial only where its error vanishes in the result's rounding."""
+    if act != "gelu":
+        return {"gelu_tanh": "tanh", "silu": "silu"}[act]
     return "erf" if dtype == torch.float32 else "polynomial"

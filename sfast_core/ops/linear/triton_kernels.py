@@ -1,4 +1,4 @@
-"""Triton kernels for GEGLU: the gate alone, and the whole linear layer with the gate in its epilogue."""
+"""Triton kernels for GEGLU and SwiGLU: the gate alone, and the whole linear layer with the gate in its epilogue."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import triton.language as tl
 
 
 @triton.jit
-def normal_cdf(x, KIND: tl.constexpr):
-    """The factor of GELU, ``gelu(x) = x * normal_cdf(x)``. x: float32.
+def gate_factor(x, KIND: tl.constexpr):
+    """What an activation multiplies x with: the sigmoid where KIND is "silu", else GELU's factor, the normal distribution's. x: float32.
 
     KIND "erf": ``(1 + erf(x / sqrt 2)) / 2``. "tanh": its tanh approximation. "polynomial": ``1/2 + c * P(c * c)`` with c = x held
     within +-4.404 and P of degree 8, fitted to make ``|x| * error`` small: 4.5e-5 at most, where float16 rounds values near 1 by up to
     2.4e-4. The bounds are chosen so that with fused multiply-adds it ends at 0 and 1 to 1e-7 (0 to 1e-10). 13 instructions, no branch.
     """
-    if KIND == "tanh":
+    if KIND == "silu":
+        return 1.0 / (1.0 + tl.exp(-x))
+    elif KIND == "tanh":
         # (1 + tanh z) / 2 = 1 / (1 + e^-2z)
         return 1.0 / (1.0 + tl.exp(-1.5957691216057308 * x * (1.0 + 0.044715 * x * x)))
     elif KIND == "erf":
@@ -43,14 +45,14 @@ def gate_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
-    """``out = hidden[:, :inner] * gelu(hidden[:, inner:])`` in float32. Moves 3 * inner values a row; a program takes one tile."""
+    """``out = hidden[:, :inner] * act(hidden[:, inner:])`` in float32. Moves 3 * inner values a row; a program takes one tile."""
     row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
     mask = (row < rows) & (col < inner)
     source = hidden + row * (2 * inner) + col
     value = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(source + inner, mask=mask, other=0.0).to(tl.float32)
-    result = value * gate * normal_cdf(gate, KIND)
+    result = value * gate * gate_factor(gate, KIND)
     tl.store(out + row * inner + col, result.to(out.dtype.element_ty), mask=mask)
 
 
@@ -72,7 +74,7 @@ def linear_geglu_kernel(
     BLOCK_K: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
-    """``out = (x @ value.T + b) * gelu(x @ gate.T + b')`` in one persistent GEMM: program i takes the tiles i, i + programs, ...
+    """``out = (x @ value.T + b) * act(x @ gate.T + b')`` in one persistent GEMM: program i takes the tiles i, i + programs, ...
 
     One box of the 3-D descriptor brings BLOCK_H value rows and the BLOCK_H gate rows that belong to them side by side into shared
     memory, out of the plain weight. There they are one operand of 2 * BLOCK_H rows, so that one wgmma (m64n256k16 for BLOCK_H = 128)
@@ -101,4 +103,4 @@ def linear_geglu_kernel(
             cols = col + tl.arange(0, BLOCK_H)
             value += tl.load(bias + cols, mask=cols < inner, other=0.0).to(tl.float32)[None, :]
             gate += tl.load(bias + inner + cols, mask=cols < inner, other=0.0).to(tl.float32)[None, :]
-        out.store([row, col], (value * gate * normal_cdf(gate, KIND)).to(out.dtype))
+        out.store([row, col], (value * gate * gate_factor(gate, KIND)).to(out.dtype))

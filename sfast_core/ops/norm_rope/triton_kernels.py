@@ -36,7 +36,9 @@ def norm_rope_kernel(
     token, image = tl.program_id(0), tl.program_id(2).to(tl.int64)
     h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     d = tl.arange(0, BLOCK_D)[None, :]
-    live = (h < H) & (d < D)
+    live = h < H
+    if BLOCK_D > D:
+        live = live & (d < D)
     x = tl.load(x_ptr + image * x_image + token.to(tl.int64) * x_token + h * x_head + d, mask=live, other=0.0).to(tl.float32)
     if rotations_ptr is not None:  # loaded before the norm: behind its reduction the loads would wait for it
         pair = tl.arange(0, BLOCK_D // 2)[None, :]
@@ -45,11 +47,9 @@ def norm_rope_kernel(
             there = (h < H) & (pair < D // 2)
         else:
             matrices = rotations_ptr + image * rotations_image + (first + token).to(tl.int64) * (2 * D) + 4 * pair
-            there = pair < D // 2
-        m00 = tl.load(matrices, mask=there, other=0.0).to(tl.float32)
-        m01 = tl.load(matrices + 1, mask=there, other=0.0).to(tl.float32)
-        m10 = tl.load(matrices + 2, mask=there, other=0.0).to(tl.float32)
-        m11 = tl.load(matrices + 3, mask=there, other=0.0).to(tl.float32)
+            there = pair < D // 2 if BLOCK_D > D else None
+        m00, m01 = tl.load(matrices, mask=there).to(tl.float32), tl.load(matrices + 1, mask=there).to(tl.float32)
+        m10, m11 = tl.load(matrices + 2, mask=there).to(tl.float32), tl.load(matrices + 3, mask=there).to(tl.float32)
     if NORM:
         if WIDE:
             x *= tl.rsqrt(tl.sum(tl.sum(x * x, 1), 0) / (H * D) + eps)
@@ -57,7 +57,7 @@ def norm_rope_kernel(
         else:
             x *= tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
             if weight_ptr is not None:
-                x *= tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32) + offset
+                x *= tl.load(weight_ptr + d, mask=d < D if BLOCK_D > D else None).to(tl.float32) + offset
     if rotations_ptr is not None:
         if HALVES:
             one, other = tl.split(tl.permute(tl.reshape(x, [HEADS, 2, D // 2]), [0, 2, 1]))

@@ -1,4 +1,4 @@
-"""Cases of ``linear`` with the gate of GEGLU."""
+"""Cases of ``linear`` with the gate of GEGLU or SwiGLU."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def _misaligned(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ..
 
 
 CASES = [
-    *(Case(f"{act}", _make((2, 19, 72), 40, act)) for act in ("gelu", "gelu_tanh")),
-    *(Case(f"{act}-no-bias", _make((37, 72), 40, act, bias=False)) for act in ("gelu", "gelu_tanh")),
-    *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ("gelu", "gelu_tanh")),
+    *(Case(f"{act}", _make((2, 19, 72), 40, act)) for act in ("gelu", "gelu_tanh", "silu")),
+    *(Case(f"{act}-no-bias", _make((37, 72), 40, act, bias=False)) for act in ("gelu", "gelu_tanh", "silu")),
+    *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ("gelu", "gelu_tanh", "silu")),
     Case("several-tiles", _make((300, 200), 136)),
     Case("few-columns", _make((130, 64), 8)),
     Case("one-row", _make((64,), 48)),
     Case("far-tails", _far_tails),
-    *(Case(f"{act}-closed", _closed(act)) for act in ("gelu", "gelu_tanh")),
+    *(Case(f"{act}-closed", _closed(act)) for act in ("gelu", "gelu_tanh", "silu")),
     Case("strided", _strided),
     Case("misaligned", _misaligned),
     Case("empty", _make((0, 7, 64), 48)),
@@ -84,6 +84,7 @@ SHAPES = [
 GPU_CASES = [
     *(Case(f"{m}x{n}x{k}", _make((m, k), n // 2)) for m, n, k in SHAPES),
     Case("4099x5136x648", _make((4099, 648), 2568)),
+    Case("z-image-4320x20480x3840-silu", _make((1, 4320, 3840), 10240, "silu", bias=False)),
     Case("4099x5136x648-gelu_tanh-no-bias", _make((4099, 648), 2568, "gelu_tanh", bias=False)),
     Case("past-2-31-elements", _make((2**16 + 1, 16), 2**15), slow=True),
 ]
