@@ -13,7 +13,7 @@ from sfast_core import CompileConfig
 from sfast_core.capture import Surroundings
 from sfast_core.capture.live import Traced, again, outline
 from sfast_core.engine import Engine
-from sfast_core.hosts.comfy.options import Steering
+from sfast_core.hosts.options import Steering
 
 FUNCTIONS = ("before", "between", "replace", "after")
 

@@ -105,7 +105,7 @@ def live_steering(
     for key, value in options.items():
         if key in _TABLES or (callable(value) and not isinstance(value, type) and key not in _TRAVELLING):
             tables.append(key)
-            if value and (key in _TABLES or mentions(str(key))):
+            if value or key not in _TABLES:
                 steers[key] = repr(outline(value))
         elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
             steers[key] = value

@@ -78,6 +78,11 @@ class Surroundings:
         self._grad = torch.is_grad_enabled()
         self._autocast = [kind for kind, _ in autocast_state()]
 
+    def close(self) -> None:
+        """The call is over: let go of what leads back here."""
+        self.finish = self.settle = self.traced = None
+        self.boxes.clear()
+
     def at(self, path: Path) -> Any:
         """What is there now.
 

@@ -131,8 +131,10 @@ class HookedState:
             try:
                 result = self._compute(model, traced, call, eager)
             finally:
-                if call.around is not None and call.around.mentioned:
-                    self._words = (self._words or set()) | call.around.mentioned
+                if call.around is not None:
+                    if call.around.mentioned:
+                        self._words = (self._words or set()) | call.around.mentioned
+                    call.around.close()
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
             return result

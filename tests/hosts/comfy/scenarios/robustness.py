@@ -101,7 +101,7 @@ def scenario_an_error_of_ours_runs_eager() -> None:
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
-    for owner, name in ((STATE, "steering"), (STATE.Engine, "call"), (STATE.Obstacles, "reason")):
+    for owner, name in ((STATE, "live_steering"), (STATE.Engine, "call"), (STATE.Obstacles, "reason")):
         with patch.object(owner, name, broken):
             assert torch.equal(sample(fast), expected), name
             assert any("a bug" in reason for reason in report_of(model).reasons), name

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, node, report_of, sample
+from scenario_tools import fake_graphs
 
 _STEPS = 4
 _LOADED: dict[str, tuple[Any, Any]] = {}
@@ -257,3 +258,35 @@ def scenario_an_injection_that_keeps_a_state() -> None:
         since = calls(model) - before
         assert since["fused"] >= 3, dict(since)
         assert_close(sample(fast, steps=8), plain)
+
+
+def scenario_segments_that_are_captured() -> None:
+    """On a backend that computes again what was captured: the model's blocks that a node calls are captured, too."""
+    model, twin = load("sd3"), load("sd3")
+
+    def change(model: Any) -> None:
+        steps = itertools.count()
+
+        def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+            out = extra["original_block"](args) if next(steps) % 3 < 2 else args
+            return {"img": out["img"] * 1.1, "txt": out["txt"]}
+
+        model.set_model_patch_replace(around, "dit", "double_block", 0)
+        model.model_options["transformer_options"]["optimized_attention_override"] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * 0.9
+
+    patch, graphs = _patched(change), fake_graphs()
+    fast = fast_compile.apply(model)
+    sample(patch(fast)), sample(patch(fast))
+    (state,) = [state for state in fast_compile.states() if state.base_model() is model.model]
+    (on,) = state.engine.devices
+    on.graphs = graphs
+    for graphed in on.variants.programs():
+        graphed.graphs = graphs
+        object.__setattr__(graphed.program, "capturable", None)
+    before = calls(model)
+    for _ in range(2):
+        assert_close(sample(patch(fast), steps=6), sample(patch(twin), steps=6))
+    found = calls(model) - before
+    assert found["replayed"] >= 11 and not found["eager"], found
+    (signature,) = [signature for signature in report_of(model).signatures if signature.live]
+    assert signature.captures == 1 and signature.segments > 2 and signature.graph_bytes > 0
