@@ -1,7 +1,7 @@
 """The shapes at which ``benchmarks.ops`` times the ops: of the op tests' cases at real sizes, those that stand for most of a model's time.
 
 One list of arguments serves both: a case of ``tests/ops/cases`` is checked there and timed here. Images are 1024 x 1024 (SD1.5: 512 x 512),
-a batch of 2 (VAE and Flux: 1).
+a batch of 2 (VAE, Flux and Z-Image: 1).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.ops.case import Case
 
-MODELS = ("SD1.5", "SDXL", "VAE", "Flux")
+MODELS = ("SD1.5", "SDXL", "VAE", "Flux", "Z-Image")
 
 #: op -> case -> the model that calls it so
 SHAPES: dict[str, dict[str, str]] = {
@@ -35,13 +35,15 @@ SHAPES: dict[str, dict[str, str]] = {
         "flux-1x4608x3072": "Flux",
         "flux-1x4608x3072-no-residual": "Flux",
     },
+    "ada_rms_norm": {
+        "z-image-1x4320x3840": "Z-Image",
+    },
     "norm_rope": {
         "flux-1x4608x24x128": "Flux",
         "flux-1x512x24x128-and-4096": "Flux",
     },
     "linear": {
         "8192x320x320": "SD1.5",
-        "8192x320x320-no-bias": "SD1.5",
         "8192x640x2560": "SDXL",
         "2048x1280x5120": "SDXL",
         "2x13760x1280": "SDXL",

@@ -21,10 +21,10 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *
 
 
 def _linear(arguments: tuple[Any, ...]) -> dict[str, Launch]:
-    gated, residual = (*arguments, False, None)[4:6] if len(arguments) > 4 else (False, None)
+    *_, gated, residual = arguments
     if gated:
         return _geglu()
-    return {} if residual is None else _linear_add()
+    return {} if residual is None else _linear_add(arguments)
 
 
 def _geglu() -> dict[str, Launch]:
@@ -45,10 +45,11 @@ def _geglu() -> dict[str, Launch]:
     return found
 
 
-def _linear_add() -> dict[str, Launch]:
+def _linear_add(arguments: tuple[Any, ...]) -> dict[str, Launch]:
     """With the LayerNorm that follows in models, the sum is part of the norm's kernel: what an impl has to beat there."""
     from sfast_core.ops.add_layer_norm import triton_impl as norm
     from sfast_core.ops.linear import OP
+    from sfast_core.target import probe
 
     def then_norm(launch: Launch) -> Launch:
         return lambda *args: norm.launch(launch(*args), None, None, None, 1e-5)
@@ -57,7 +58,8 @@ def _linear_add() -> dict[str, Launch]:
         return norm.launch(F.linear(x, weight, bias), residual, None, None, 1e-5)
 
     found: dict[str, Launch] = {"part product": _product, "part product, add in norm": add_in_norm}
-    return found | {f"part {impl.name}, then norm": then_norm(impl.launch) for impl in OP.impls}
+    fitting = [impl for impl in OP.impls if impl.why_not(probe(arguments[0].device), *arguments) is None]
+    return found | {f"part {impl.name}, then norm": then_norm(impl.launch) for impl in fitting}
 
 
 def _conv(arguments: tuple[Any, ...]) -> dict[str, Launch]:

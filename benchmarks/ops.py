@@ -67,8 +67,6 @@ class _Candidates:
 
 def positional(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """All of a call's arguments in the order of the op's parameters, defaults included."""
-    if inspect.isbuiltin(op.reference):  # PyTorch's own have no signature that could be asked
-        return (*args, *kwargs.values())
     bound = inspect.signature(op.reference).bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.args

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
+from typing import Any
 
 CPU_SWITCH = "FAST_COMPILE_CPU"
 
@@ -67,3 +68,7 @@ class CompileConfig:
     def names(cls) -> tuple[str, ...]:
         """The names of all fields."""
         return tuple(field.name for field in fields(cls))
+
+    def settings(self) -> dict[str, Any]:
+        """Each setting by its name, for a report."""
+        return {key: getattr(self, key) for key in self.names()}

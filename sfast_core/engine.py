@@ -70,7 +70,7 @@ class Engine:
         store: Store | None = None,
     ) -> None:
         self.config = config
-        self.report = ModuleReport(name, settings=_settings(config))
+        self.report = ModuleReport(name, settings=config.settings())
         self.reporter = Reporter(self.report)
         self.interruptions: tuple[type[BaseException], ...] = ()
         self._tracer = Tracer(leaf_scope)
@@ -91,7 +91,7 @@ class Engine:
             self.restore()
             self.reset()
             self.config = config
-            self.report.settings = _settings(config)
+            self.report.settings = config.settings()
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in the middle of a call."""
@@ -398,7 +398,3 @@ class Engine:
     def _lay_out_plainly(self) -> None:
         self._store.restore()
         self.report.adopted_bytes = 0
-
-
-def _settings(config: CompileConfig) -> dict[str, Any]:
-    return {key: getattr(config, key) for key in CompileConfig.names()}

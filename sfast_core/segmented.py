@@ -89,8 +89,12 @@ class SegmentedProgram(GraphedProgram):
             results = self._run(inputs, around, capture, config, ahead)
         except AnotherStructure as error:
             raise Unfinished(f"{error}: finished by the original forward", another=True) from None
+        except (WeightsChanged, WeightsElsewhere) as error:
+            if around.ran == []:  # nobody's code has run yet
+                raise
+            raise Unfinished(str(error), another=isinstance(error, WeightsChanged)) from error
         except Exception as error:
-            ours = error is not around.raised and not isinstance(error, (Evicted, WeightsChanged, WeightsElsewhere, torch.cuda.OutOfMemoryError))
+            ours = error is not around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
             raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error
         finally:
             self._report.live_s += around.seconds

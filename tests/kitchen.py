@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import torch
 
+from sfast_core.kitchen import CODES as CODES
+from sfast_core.kitchen import DTYPES
 from sfast_core.ops.quantise.reference import rotated
-
-CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m3fn: 5, torch.float8_e5m2: 6}
-_DTYPES = {code: dtype for dtype, code in CODES.items()}
 
 
 def _quantise_fp8(x: torch.Tensor, scale: torch.Tensor, output_dtype_code: int) -> torch.Tensor:
-    dtype = _DTYPES[output_dtype_code]
+    dtype = DTYPES[output_dtype_code]
     return (x.float() / scale).clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
 
 
 def _dequantise_fp8(x: torch.Tensor, scale: torch.Tensor, output_dtype_code: int) -> torch.Tensor:
-    return x.to(_DTYPES[output_dtype_code]) * scale.to(_DTYPES[output_dtype_code])
+    return x.to(DTYPES[output_dtype_code]) * scale.to(DTYPES[output_dtype_code])
 
 
 def _dequantise_int8(q: torch.Tensor, scale: torch.Tensor, output_dtype_code: int) -> torch.Tensor:
-    return (q.float() * scale).to(_DTYPES[output_dtype_code])
+    return (q.float() * scale).to(DTYPES[output_dtype_code])
 
 
 def _dequantise_rotated(q: torch.Tensor, scale: torch.Tensor, group_size: int, output_dtype_code: int) -> torch.Tensor:
-    return rotated(q.float() * scale, group_size).to(_DTYPES[output_dtype_code])
+    return rotated(q.float() * scale, group_size).to(DTYPES[output_dtype_code])
 
 
 def quantised_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +49,7 @@ def _int8_linear(
         x = torch.nn.functional.silu(gate) * up
     x = rotated(x, convrot_groupsize) if convrot else x
     q, scale = quantised_rows(x)
-    out = (torch.matmul(q.double(), weight.double().t()).float() * (scale * weight_scale.reshape(1, -1))).to(_DTYPES[output_dtype_code])
+    out = (torch.matmul(q.double(), weight.double().t()).float() * (scale * weight_scale.reshape(1, -1))).to(DTYPES[output_dtype_code])
     return out if bias is None else out + bias.to(out.dtype)
 
 

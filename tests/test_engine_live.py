@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -409,3 +411,43 @@ def test_what_the_model_looks_for_in_a_result_steers_it(host: Host) -> None:
 
     mine.check(make, 9)
     assert mine.calls["eager"] >= 2 and mine.calls["traced"] >= 3
+
+
+def test_nothing_of_a_calls_own_is_kept(host: Host) -> None:
+    class Function:
+        def __call__(self, x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+            return x * 2, skip
+
+    class State:
+        """Of a sampler's."""
+
+    alive = []
+    for _ in range(3):
+        function, state, x = Function(), State(), torch.randn(2, 5, 8)
+        host(x, between=[function], state=state)
+        alive.append([weakref.ref(thing) for thing in (function, state, x)])
+        del function, state, x
+    gc.collect()
+    assert not any(ref() for refs in alive for ref in refs), host.calls
+
+
+def test_weights_that_change_around_it(host: Host) -> None:
+    """New values in place, new parameters, and one that lies otherwise, which is traced again."""
+    options = {"between": [lambda x, skip, options: (x * 1.1, skip)]}
+    layer = host.net.blocks[1].up
+
+    def check(calls: int) -> None:
+        for _ in range(calls):
+            x = torch.randn(2, 5, 8)
+            torch.testing.assert_close(host(x, **options), host.eager(x, **options), rtol=1e-4, atol=1e-5)
+
+    check(3)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    check(2)
+    layer.weight = torch.nn.Parameter(layer.weight.detach() * 0.5, requires_grad=False)
+    check(2)
+    assert host.calls["traced"] == 1 and not host.calls.get("eager")
+    layer.weight = torch.nn.Parameter(layer.weight.detach().t().contiguous().t(), requires_grad=False)
+    check(3)
+    assert host.calls["traced"] == 2, host.engine.report.text()

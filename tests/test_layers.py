@@ -73,9 +73,10 @@ ALLOWED: dict[str, set[str]] = {
     "native": set(),
     "ops": {"native", "numerics", "target"},
     "forks": set(),
+    "kitchen": set(),
     "weights": set(),
-    "capture": {"forks", "weights"},
-    "rewrite": {"capture", "ops", "target", "weights"},
+    "capture": {"forks", "kitchen", "weights"},
+    "rewrite": {"capture", "kitchen", "ops", "target", "weights"},
     "runtime": {"capture", "choices", "forks", "native", "weights"},
     "cutting": {"capture", "runtime"},
     "lowering": {"capture", "choices", "config", "cutting", "numerics", "ops", "report", "rewrite", "runtime", "target", "weights"},
@@ -92,7 +93,7 @@ ALLOWED: dict[str, set[str]] = {
     "compiled": {"ahead", "config", "engine", "report"},
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report"},
-    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "ops", "report", "runtime", "weights"},
+    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "ops", "report", "runtime", "weights"},
 }
 
 
@@ -140,6 +141,16 @@ def test_only_a_host_knows_its_host_and_only_when_it_is_used() -> None:
         if part != "ops":  # a kernel's own files are imported when an op asks for them
             refused |= KERNEL_LIBRARIES & at_import
         wrong += [f"{path.relative_to(CORE)} imports {name}" for name in sorted(refused)]
+    assert wrong == []
+
+
+def test_no_host_knows_another() -> None:
+    """What several need lies beside their folders."""
+    hosts = [path for path in (CORE / "hosts").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    wrong = []
+    for path in (file for host in hosts for file in host.rglob("*.py")):
+        others = {f"sfast_core.hosts.{host.name}" for host in hosts if host not in path.parents} | {"sfast_core.hosts.diffusers"}
+        wrong += [f"{path.relative_to(CORE)} imports {module}" for module, _ in imports(path) if any(module.startswith(other) for other in others)]
     assert wrong == []
 
 

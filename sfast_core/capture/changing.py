@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from .. import kitchen
+
 #: Libraries whose operator ``name_`` leaves in its arguments what ``name`` returns.
-_HAVE_SIBLINGS = ("comfy_kitchen",)
+_HAVE_SIBLINGS = (kitchen.NAMESPACE,)
 
 
 class Changing:

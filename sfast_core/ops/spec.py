@@ -44,8 +44,10 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 @functools.cache
 def _why_not_alike(reference: Callable[..., Any], launch: Callable[..., Any]) -> str | None:
-    """Whether a launch has the reference's parameters, in their order and with their defaults."""
-    mine, theirs = ([(name, p.default) for name, p in _signature(function).parameters.items()] for function in (launch, reference))
+    """Whether a launch has the reference's parameters, in their order and with their defaults. Others may be given by name, for tests say."""
+    mine, theirs = (
+        [(name, p.default) for name, p in _signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY] for function in (launch, reference)
+    )
     return None if mine == theirs else f"launch{_signature(launch)} has not the parameters of {reference.__name__}{_signature(reference)}"
 
 
@@ -110,14 +112,17 @@ class Impl:
         return launch
 
 
-def ranked(launch: Callable[..., Any], rank: Any, name: str) -> Callable[..., Any]:
-    """``launch(rank, ...)`` as a launch of its own: ``name`` of launch's module, as FX prints a node that calls it. What a library proposes next."""
+def ranked(launch: Callable[..., Any], rank: int, name: str, module: str = "", **more: Any) -> Callable[..., Any]:
+    """``launch(rank, ..., **more)`` as a launch of its own: ``name`` of ``module``, or of launch's, as FX prints a node that calls it.
+
+    What a library proposes next.
+    """
 
     def at_rank(*args: Any, **kwargs: Any) -> Any:
-        return launch(rank, *args, **kwargs)
+        return launch(rank, *args, **kwargs, **more)
 
     at_rank.__name__ = at_rank.__qualname__ = name
-    at_rank.__module__ = launch.__module__
+    at_rank.__module__ = module or launch.__module__
     at_rank.__signature__ = inspect.signature(functools.partial(launch, rank))  # type: ignore[attr-defined]
     return at_rank
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch.fx import Graph
 
+from ..kitchen import operators
 from ..ops.ada_rms_norm import ada_rms_norm
 from .graph import alike, calls_of, drop_unused, insert_as, insert_item, metas, replace, value
 from .patterns import HasImpl
@@ -40,9 +40,7 @@ def _norms(graph: Graph) -> Iterator[_Found]:
 
 def _by_operator(graph: Graph) -> Iterator[_Found]:
     """comfy-kitchen's operator of a norm and its modulation."""
-    if not hasattr(torch.ops.comfy_kitchen, "rms_adaln"):
-        return
-    for node in calls_of(graph, torch.ops.comfy_kitchen.rms_adaln):
+    for node in calls_of(graph, *operators("rms_adaln")):
         if len(node.args) == 4 and alike(node.args[0], node):
             x, scale, shift, eps = node.args
             yield _Found(Norm(node, node, x, eps, None), Modulation(node, scale, shift), True)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like, element
+from ..kitchen import operators
 from ..ops.linear import linear
 from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
 from .patterns import HasImpl, activation, activation_behind, has_siblings
@@ -84,4 +85,4 @@ def _is_norm(node: Node) -> bool:
     """Whether a node is a norm whose pass takes the sum in front of it along."""
     if calls(node, cast_like):
         return any(calls(user, F.rms_norm) for user in node.users)
-    return calls(node, F.layer_norm, F.rms_norm) or (hasattr(torch.ops.comfy_kitchen, "rms_adaln") and calls(node, torch.ops.comfy_kitchen.rms_adaln))
+    return calls(node, F.layer_norm, F.rms_norm, *operators("rms_adaln"))

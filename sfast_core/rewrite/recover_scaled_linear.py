@@ -14,15 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..kitchen import DTYPES, NAMESPACE
 from ..ops.quantise import quantise
 from ..ops.scaled_linear import scaled_linear
 from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, sole_user, value
 from .patterns import HasImpl, gelu
 
-#: comfy-kitchen's codes of dtypes.
-_DTYPES = {0: torch.float32, 1: torch.float16, 2: torch.bfloat16, 5: torch.float8_e4m3fn, 6: torch.float8_e5m2}
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
-_KITCHEN = "comfy_kitchen::"
+_KITCHEN = f"{NAMESPACE}::"
 
 
 class _Product(NamedTuple):
@@ -123,9 +122,9 @@ def _int8_linear(node: Node) -> _Product | None:
     names = ("x", "weight", "weight_scale", "bias", "output_dtype_code", "convrot", "convrot_groupsize", "input_act")
     given = {"bias": None, "convrot": False, "convrot_groupsize": 256, "input_act": None, **dict(zip(names, node.args, strict=False)), **node.kwargs}
     x, rotate = given["x"], int(given["convrot_groupsize"]) if given["convrot"] else 0
-    if given["input_act"] not in (None, "gelu_tanh", "swiglu") or given["output_dtype_code"] not in _DTYPES:
+    if given["input_act"] not in (None, "gelu_tanh", "swiglu") or given["output_dtype_code"] not in DTYPES:
         return None
-    out_dtype = _DTYPES[given["output_dtype_code"]]
+    out_dtype = DTYPES[given["output_dtype_code"]]
     quantised = (torch.int8, None, rotate)
     return _Product(x, given["weight"], given["weight_scale"], given["bias"], None, out_dtype, 0, quantised, given["input_act"])
 
@@ -153,8 +152,8 @@ def _scaled_mm(node: Node, name: str) -> _Product | None:
     if weight is None or None in scales or not plain or given["scale_result"] is not None or given["out_dtype"] is None:
         return None
     x = given["x"]
-    if _operator(x) == _KITCHEN + "quantize_fp8" and len(x.args) == 3 and x.args[1] is scales[0] and x.args[2] in _DTYPES:
-        return _Product(x.args[0], weight, scales[1], given["bias"], None, given["out_dtype"], 0, (_DTYPES[x.args[2]], scales[0], 0))
+    if _operator(x) == _KITCHEN + "quantize_fp8" and len(x.args) == 3 and x.args[1] is scales[0] and x.args[2] in DTYPES:
+        return _Product(x.args[0], weight, scales[1], given["bias"], None, given["out_dtype"], 0, (DTYPES[x.args[2]], scales[0], 0))
     return _Product(x, weight, scales[1], given["bias"], scales[0], given["out_dtype"])
 
 

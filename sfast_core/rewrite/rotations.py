@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like, element, setitem
+from ..kitchen import operators
 from .graph import calls, calls_of, insert, joins_along_last, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
@@ -87,7 +88,7 @@ def _half(x: torch.Tensor, first: int) -> torch.Tensor:
 
 
 def _by_operator(graph: Graph) -> Iterator[Rotation]:
-    known = {getattr(torch.ops.comfy_kitchen, name): halves for name, halves in _OPERATORS.items() if hasattr(torch.ops.comfy_kitchen, name)}
+    known = {operator: halves for name, halves in _OPERATORS.items() for operator in operators(name)}
     for node in calls_of(graph, *known):
         *tensors, matrices = node.args
         results = {0: node} if len(tensors) == 1 else {user.args[1]: user for user in node.users if calls(user, element)}

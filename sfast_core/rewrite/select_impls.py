@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from ..ops.spec import Impl, Op
+from ..ops.spec import Arguments, Impl, Op
 from ..target import Target
 from .graph import metas
 
@@ -92,7 +92,8 @@ class _Fitting:
         """Those of ``op``, in its order, for arguments as meta tensors."""
         look = (op.name, _look(args), _look(tuple(kwargs.items())))
         if look not in self._known:
-            fitting = [impl for impl in op.impls if self._fits(op, impl, args, kwargs)]
+            call = Arguments.of(op.reference, *args, **kwargs)
+            fitting = [impl for impl in op.impls if self._fits(op, impl, call)]
             self._known[look] = tuple(impl for impl in fitting if not self._stands_behind(op, impl, fitting, args, kwargs))
         return self._known[look]
 
@@ -102,13 +103,14 @@ class _Fitting:
             self._refused.setdefault(op.name, {}).setdefault(impl.name, f"{impl.name}: {before} can do it")
         return before is not None
 
-    def _fits(self, op: Op, impl: Impl, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _fits(self, op: Op, impl: Impl, call: Arguments) -> bool:
         if any(fnmatch(f"{op.name}.{impl.name}", pattern) for pattern in self._disabled):
             reason: str | None = "turned off in the settings"
         elif not self._target.is_cuda:
             reason = "needs CUDA"
         else:
-            reason = impl.why_not(self._target, *args, **kwargs)
+            reason = impl.against(self._target, call)
+            reason = reason and f"{impl.name}: {reason}"
         if reason is not None:
             self._refused.setdefault(op.name, {}).setdefault(impl.name, reason)
         return reason is None

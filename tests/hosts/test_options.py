@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.hosts.comfy.options import steering
+from sfast_core.hosts.options import steering
 
 X = torch.zeros(2, 3)
 

@@ -21,9 +21,9 @@ def _double(x: torch.Tensor, by: Any = 2) -> torch.Tensor:
 class _Asked(Impl):
     """Counts what it is asked; can't compute tensors of more than 8 elements."""
 
-    def why_not(self, target: Any, *args: Any, **kwargs: Any) -> str | None:
-        ASKED.append((args, kwargs))
-        return "too large" if args[0].numel() > 8 else None
+    def against(self, target: Any, call: Any) -> str | None:
+        ASKED.append(call)
+        return "too large" if call.x.numel() > 8 else None
 
     @property
     def launch(self) -> Callable[..., Any]:
@@ -58,7 +58,7 @@ def test_calls_that_look_the_same_are_asked_for_once() -> None:
     graph = graph_of(*[(small, (), {}), (large, (), {})] * 5)
     selection = select_impls(graph, [OP], H100, (), None)
     assert len(ASKED) == 2 and selection.chosen["double"] == {"fast": 5, "reference": 5}
-    assert selection.refused["double"] == {"fast": "too large"}
+    assert selection.refused["double"] == {"fast": "fast: too large"}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_pass_is_told_whether_any_impl_can() -> None:
     refused: dict[str, dict[str, str]] = {}
     can = has_impl([OP], H100, (), refused)
     assert [can(_double, meta(8)), can(_double, meta(9)), can(_double, meta(8))] == [True, False, True]
-    assert len(ASKED) == 2 and refused == {"double": {"fast": "too large"}}
+    assert len(ASKED) == 2 and refused == {"double": {"fast": "fast: too large"}}
     assert not has_impl([OP], H100, ("double.*",), refused)(_double, meta(8))
 
 

@@ -14,11 +14,11 @@ from ...ahead import prepare
 from ...config import CompileConfig
 from ...forks import OwnLock
 from ...report import Report, versions
+from ..options import options_of
 from ..states import States
 from .events import status_of_this_node
 from .gguf import with_patches_on_device
 from .in_place import with_patches_in_place
-from .options import options_of
 from .state import HookedState, ModelState
 
 log = logging.getLogger("fast_compile")

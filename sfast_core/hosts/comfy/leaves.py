@@ -12,11 +12,10 @@ import torch
 
 from ...capture import Recorder, in_place_of
 from ...forks import OwnLock
+from ...kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
 from .page import Page
-
-_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  #: comfy-kitchen's
 
 
 @functools.cache
@@ -75,9 +74,8 @@ def _unrecorded(recorder: Recorder, uncast: Any, *args: Any, **kwargs: Any) -> A
 
 def _int8_linear() -> Any:
     """comfy-kitchen's operator, where it knows an activation in front; None elsewhere."""
-    operator = getattr(getattr(torch.ops.comfy_kitchen, "int8_linear", None), "default", None)
-    known = operator is not None and any(argument.name == "input_act" for argument in operator._schema.arguments)
-    return operator if known else None
+    known = [packet.default for packet in operators("int8_linear") if "input_act" in str(packet.default._schema)]
+    return known[0] if known else None
 
 
 def _product(
@@ -93,8 +91,9 @@ def _product(
     input_act: str | None = None,
 ) -> Any:
     """``ck.int8_linear`` by the operator of that name: the function may launch a kernel that no recorder sees."""
-    code = _CODES.get(out_dtype or torch.bfloat16)
-    if code is None:
+    dtype = out_dtype or torch.bfloat16
+    code = CODES.get(dtype)
+    if code is None or dtype.itemsize == 1:
         return original(x, weight, weight_scale, bias, out_dtype, convrot, convrot_groupsize, input_act)
     return operator(x, weight, weight_scale, bias, code, convrot, convrot_groupsize, input_act)
 

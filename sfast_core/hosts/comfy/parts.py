@@ -11,8 +11,8 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Forward
+from ..options import Steering
 from ..parts import Kind, PartCalls
-from .options import Steering
 from .state import HookedState, engine_of
 
 

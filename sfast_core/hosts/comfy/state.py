@@ -17,13 +17,14 @@ from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
+from ..hook import Hook
+from ..options import Steering, live_steering, options_of
 from ..shield import of_host, shielded
 from .dynamic import DynamicStore
 from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
-from .options import Steering, live_steering, options_of
 from .words import words_of
 
 log = logging.getLogger("fast_compile")
@@ -60,7 +61,7 @@ class HookedState:
         self._lock = threading.Lock()
         renew_in_children(self)
         self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
-        self._installed: tuple[Callable[..., Any], Any] | None = None  # our forward, and the instance's own before it
+        self._installed: Hook | None = None
         self._watch: Any = None
         self._words: set[str] | None = None  # that the model's code mentions
 
@@ -92,32 +93,23 @@ class HookedState:
                 if not depth:
                     del self._inside[thread]
                 if not self._inside:
-                    self._uninstall(model)
+                    self._uninstall()
 
     def _install(self, model: torch.nn.Module) -> None:
         if self._watch is None or self._watch.id not in model._forward_pre_hooks:  # the first time, or others cleared the hooks
             self._watch = model.register_forward_pre_hook(_Watch(self))
-        before = model.__dict__.get(self._attribute)
-        original: Forward = getattr(model, self._attribute)
-        foreign = f"another node replaces its {self._attribute}" if before is not None else None
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def call(model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if threading.get_ident() not in self._inside:  # another thread, which samples without the node
                 return original(*args, **kwargs)
             return self._call(model, original, foreign, args, kwargs)
 
-        self._installed = (forward, before)  # first: what is put there is taken off again, whatever comes between
-        model.__dict__[self._attribute] = forward
+        self._installed = Hook(model, call, self._attribute, "another node replaces its")  # first: it is taken off again, whatever comes between
+        self._installed.put()
 
-    def _uninstall(self, model: torch.nn.Module) -> None:
-        if self._installed is None:
-            return
-        forward, before = self._installed
-        if model.__dict__.get(self._attribute) is forward:  # else somebody replaced it meanwhile
-            if before is None:
-                del model.__dict__[self._attribute]
-            else:
-                model.__dict__[self._attribute] = before
+    def _uninstall(self) -> None:
+        if self._installed is not None:
+            self._installed.remove()
         self._installed = None
 
     # -- the call --------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from ... import ahead
 from ...config import CompileConfig
 from ...forks import OwnLock
 from ...report import Report, read_while_counting, versions
+from ..hook import Hook
 from ..states import States
 from . import forge
-from .hooks import Hook
 from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
 from .state import ModuleState, PartState, UnetState
@@ -71,7 +71,7 @@ class Accelerator:
         state = self._state(part.module, config, lambda: PartState(part, config))
         assert isinstance(state, PartState)
         state.prepare_later(lambda module: part.left_alone or obstacle_below(module))
-        self._parts.append(Hook(part.module, state.call, part.method))
+        self._parts.append(Hook(part.module, state.call, part.method).put())
 
     def attach(self, sd_model: Any, config: CompileConfig) -> None:
         """A sampling begins: put the compiled forward under the UNet of ``sd_model``. Twice is the same as once."""
@@ -85,7 +85,7 @@ class Accelerator:
             if is_forge:
                 forge.attach(sd_model, state.call)
             else:
-                self._unet = Hook(unet, state.call)
+                self._unet = Hook(unet, state.call).put()
         except Exception as error:
             log.warning("Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .hooks import Call, Hook
+from ..hook import Call, Hook
 
 _SLOT = "model_function_wrapper"
 
@@ -25,7 +25,7 @@ class FunctionWrapper:
         self.inner = inner
 
     def __call__(self, apply_model: Callable[..., Any], parameters: dict[str, Any]) -> Any:
-        hook = Hook(self._unet, self._call)
+        hook = Hook(self._unet, self._call).put()
         try:
             if self.inner is not None:
                 return self.inner(apply_model, parameters)

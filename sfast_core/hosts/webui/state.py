@@ -10,7 +10,7 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ..comfy.options import steering
+from ..options import steering
 from ..parts import PartCalls
 from ..shield import shielded
 from .lora import LazyLoras

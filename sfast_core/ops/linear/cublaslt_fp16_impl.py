@@ -19,6 +19,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return cublaslt_impl.why_not(target, call)
 
 
-launch = ranked(cublaslt_impl.launch_rank, (0, True), "launch")
-launch_second = ranked(cublaslt_impl.launch_rank, (1, True), "launch_second")
-launch_third = ranked(cublaslt_impl.launch_rank, (2, True), "launch_third")
+launch = ranked(cublaslt_impl.launch_rank, 0, "launch", __name__, half_sums=True)
+launch_second = ranked(cublaslt_impl.launch_rank, 1, "launch_second", __name__, half_sums=True)
+launch_third = ranked(cublaslt_impl.launch_rank, 2, "launch_third", __name__, half_sums=True)

@@ -41,27 +41,29 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch_rank(
-    ranking: tuple[int, bool],
+    rank: int,
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    *,
+    half_sums: bool = False,
 ) -> torch.Tensor:
-    """The product in x's dtype, summed in float32 and rounded once, by one of the algorithms that cuBLASLt's heuristic proposes.
+    """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at ``rank`` (0: first).
 
     Operands that lie otherwise than ``why_not`` was told are copied.
 
     Args:
-        ranking: the rank, below :data:`.cublaslt_plans.RANKS`; the last algorithm stands in for one that is not there. And whether to sum in
-            float16, which x has to be.
+        rank: below :data:`.cublaslt_plans.RANKS`; the last algorithm stands in for one that is not there.
         x: [..., K].
         weight: [N, K].
         bias: [N] or None.
         act: "none".
         gated: False.
         residual: [..., N] or None.
+        half_sums: sum in float16, which x has to be.
 
     Returns:
         [..., N], contiguous.
@@ -69,7 +71,6 @@ def launch_rank(
     Raises:
         RuntimeError: cuBLASLt has no algorithm for this, or refused it.
     """
-    rank, half_sums = ranking
     rows, matrix = _matrix(x), _matrix(weight)
     added = None if residual is None else dense(residual)
     shift = None if bias is None else dense(bias)
@@ -102,9 +103,9 @@ def launch_rank(
     return out
 
 
-launch = ranked(launch_rank, (0, False), "launch")
-launch_second = ranked(launch_rank, (1, False), "launch_second")
-launch_third = ranked(launch_rank, (2, False), "launch_third")
+launch = ranked(launch_rank, 0, "launch")
+launch_second = ranked(launch_rank, 1, "launch_second")
+launch_third = ranked(launch_rank, 2, "launch_third")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:

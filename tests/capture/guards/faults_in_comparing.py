@@ -54,7 +54,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (guard._Contents, 'different', ' and all(map(operator.is_, self._items(self._values), self._row))', '', 'overlooked:get by a local name'),
     (guard, '_of_dicts', 'itertools.chain(itertools.chain.from_iterable(values), ', 'itertools.chain(', "overlooked:a dict's keys"),
     (guard, '_of_dicts', ', itertools.chain.from_iterable(map(dict.values, values))', '', 'overlooked:get by a local name'),
-    (guard, '_rows', 'row.absent.append(place.name)', 'pass', 'overlooked:an attribute that a tensor may have'),
+    (guard, '_rows', 'row.absent.append(place.name)', 'pass', 'overlooked:an item that a dict may have'),
     (Places, '_all_the_same', 'all(map(operator.is_, self._now(), self._then)) and', '', "overlooked:another file's update"),
     (
         Places, '_all_the_same',
@@ -134,7 +134,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (kinds, 'what_a_tensor_is', ', tensor.is_conj()', '', 'overlooked:whether a tensor is conjugated'),
     (kinds, 'what_a_tensor_is', ', tensor.is_neg()', '', 'overlooked:whether a tensor is negated'),
     (kinds, 'what_a_tensor_is', ', tensor.requires_grad', '', 'overlooked:whether a tensor wants gradients'),
-    (kinds, 'what_a_tensor_is', 'return (cls, id(tensor))', 'return (cls,)', 'overlooked:a tensor of a class of its own'),
+    (kinds, 'what_a_tensor_is', 'return (cls, id(tensor))', 'return (cls,)', 'overlooked:a tensor of a class of its own, read by C'),
     (Hooks, 'changed', 'if any(self._empty):', 'if False:', 'structure:a forward hook'),
     (Hooks, 'changed', 'for name, table, then in self._filled:', 'for name, table, then in ():', 'unseen:a hook beside a transparent one'),
     (

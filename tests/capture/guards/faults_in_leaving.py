@@ -62,8 +62,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (unchanged.Unchanged, 'check', 'if tensor is not None and tensor._version != version:', 'if False:', 'unseen:a write to the input'),
     (unchanged.Unchanged, 'check', 'if tensor is not None and not bool(torch.isclose', 'if False and not bool(torch.isclose', 'effect:statistics: a BatchNorm that counts nothing'),
     (Externals, '__call__', 'self.fixed.add(id(tensor))', 'pass', 'steering:a slot of an object: another tensor, by a comprehension'),
-    (tracer, 'record', 'if any(not torch.equal(a, b) for a, b in zip(state, _random_state(device), strict=True)):', 'if False:', 'effect:what gives another each time: a seed'),
-    (tracer, 'record', 'if _foreign_random_state() != foreign_state:', 'if False:', 'unseen:random numbers'),
+    (tracer, 'record', 'if random.moved():', 'if False:', 'effect:what gives another each time: a seed'),
+    (tracer, 'record', 'if random.foreign_moved():', 'if False:', 'unseen:random numbers'),
     (trace, '_traced', 'if reads.refused is not None:', 'if False:', 'effect:what gives another each time: a generator'),
     (
         tracer, '_differ',

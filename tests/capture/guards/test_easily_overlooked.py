@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import functools
 import math
+import operator
 import sys
 import types
 import weakref
@@ -120,6 +121,9 @@ def marked(k: float) -> torch.Tensor:
     return with_k(torch.ones(2).as_subclass(Marked), k)
 
 
+GETTER = operator.attrgetter("k")
+
+
 def k_of(value: Any) -> float:
     with torch._C.DisableTorchFunction():
         return value.k
@@ -228,6 +232,9 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
     "whether a tensor wants gradients": (
         lambda net, x: x * 2 if net.value.requires_grad else x, lambda: torch.ones(2), put(lambda: torch.ones(2, requires_grad=True))),
     "a tensor of a class of its own": (lambda net, x: x * k_of(net.value), lambda: marked(1.0), put(lambda: marked(2.0))),
+    "a tensor of a class of its own, read by C": (
+        lambda net, x: x * GETTER(net.value), lambda: marked(1.0), put(lambda: marked(2.0))),
+    "an item that a dict may have": (lambda net, x: x * net.value.get("k", 3.0), dict, lambda net: net.value.__setitem__("k", 2.0)),
     # Functions that are much alike.
     "a function of another file": (lambda net, x: net.value(x), lambda: of_a_file(1.0), put(lambda: of_a_file(2.0))),
     "a function's keyword default": (lambda net, x: net.value(x), lambda: with_keyword(1.0), put(lambda: with_keyword(2.0))),

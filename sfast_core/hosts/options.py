@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ...capture import CaptureError, Surroundings, is_object, snapshot
-from ...capture.live import Traced, again, name_of, outline
+from ..capture import CaptureError, Surroundings, is_object, snapshot
+from ..capture.live import Traced, again, name_of, outline
 
 NAME = "transformer_options"
 #: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature, and a traced

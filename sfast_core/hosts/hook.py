@@ -14,21 +14,29 @@ Call = Callable[[torch.nn.Module, Callable[..., Any], "str | None", tuple[Any, .
 
 
 class Hook:
-    """An instance-level method, as a rule ``forward``, on a module. One hook serves one installation.
+    """An instance-level method, as a rule ``forward``, for a module. One hook serves one installation.
 
     Args:
         module: whose method is replaced. Held weakly.
         call: gets the module, the method that was there, why that one must not be traced (or None), and the call's arguments.
         attribute: the method's name.
+        others: how the host calls those whose method it would be, for that reason.
     """
 
-    def __init__(self, module: torch.nn.Module, call: Call, attribute: str = "forward") -> None:
+    def __init__(self, module: torch.nn.Module, call: Call, attribute: str = "forward", others: str = "another extension replaces its") -> None:
         self._module = weakref.ref(module)
         self._attribute = attribute
         self._before = module.__dict__.get(attribute)
-        method = _Method(module, attribute, call)
-        self._method = weakref.ref(method)  # it holds the module
-        module.__dict__[attribute] = method
+        self._new: _Method | None = _Method(module, attribute, call, others)
+        self._method = weakref.ref(self._new)  # it holds the module
+
+    def put(self) -> Hook:
+        """Put it there. Returns itself."""
+        module = self._module()
+        if module is not None and self._new is not None:
+            module.__dict__[self._attribute] = self._new
+        self._new = None
+        return self
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -41,7 +49,7 @@ class Hook:
         Where somebody has put another over ours meanwhile, that stays, and ours hands on what it is called with.
         """
         module, method, before = self._module(), self._method(), self._before
-        self._before = None
+        self._before = self._new = None
         if module is None or method is None:
             return
         method.call = None
@@ -56,11 +64,11 @@ class Hook:
 class _Method:
     """What stands in a module's dict. Others may have kept it, and put it back when the hook is gone: then it is as what it replaced."""
 
-    def __init__(self, module: torch.nn.Module, attribute: str, call: Call) -> None:
+    def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: str) -> None:
         self._module = module
         self._original = getattr(module, attribute)
         self.call: Call | None = call
-        self.foreign = _foreign(module, attribute)
+        self.foreign = _foreign(module, attribute, others)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.call is None:
@@ -76,7 +84,7 @@ class _Method:
         return operator.getitem, ([self._original], 0)
 
 
-def _foreign(module: torch.nn.Module, attribute: str) -> str | None:
+def _foreign(module: torch.nn.Module, attribute: str, others: str) -> str | None:
     """Why the method that a module has isn't its class's own, or None. Some extensions leave the class's own on the instance."""
     there = module.__dict__.get(attribute)
     if isinstance(there, _Method) and there.call is None:
@@ -84,7 +92,7 @@ def _foreign(module: torch.nn.Module, attribute: str) -> str | None:
     own = getattr(type(module), attribute)
     if there is None or (getattr(there, "__self__", None) is module and getattr(there, "__func__", None) is own):
         return None
-    return f"another extension replaces its {attribute} ({_name(there)})"
+    return f"{others} {attribute} ({_name(there)})"
 
 
 def _name(function: Any) -> str:

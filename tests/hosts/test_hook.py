@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sfast_core.hosts.webui.hooks import Hook
+from sfast_core.hosts.hook import Hook
 
 
 class Unet(torch.nn.Module):
@@ -31,7 +31,7 @@ def test_on_and_off() -> None:
     unet = Unet()
     before = dict(vars(unet))
     for _ in range(20):
-        hook = Hook(unet, _pass)
+        hook = Hook(unet, _pass).put()
         assert unet(torch.zeros(1)).item() == 10
         hook.remove()
         hook.remove()
@@ -46,7 +46,7 @@ def test_a_forward_that_was_there() -> None:
         return x + 5
 
     unet.forward = theirs  # type: ignore[method-assign]
-    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign) or original(*args, **kwargs))
+    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign) or original(*args, **kwargs)).put()
     assert unet(torch.zeros(1)).item() == 5 and "another extension replaces its forward" in seen[0]
     hook.remove()
     assert vars(unet)["forward"] is theirs
@@ -56,7 +56,7 @@ def test_the_own_forward_on_the_instance() -> None:
     """Extensions that restore a forward leave it so; it is no obstacle."""
     unet, seen = Unet(), []
     unet.forward = Unet.forward.__get__(unet)  # type: ignore[method-assign]
-    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign))
+    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign)).put()
     unet(torch.zeros(1))
     hook.remove()
     assert seen == [None] and vars(unet)["forward"].__func__ is Unet.forward
@@ -65,7 +65,7 @@ def test_the_own_forward_on_the_instance() -> None:
 def test_somebody_else_came_meanwhile() -> None:
     """Theirs stays, and it still reaches the module; what they kept of ours does nothing any more, and is no obstacle later."""
     unet, seen = Unet(), []
-    hook = Hook(unet, _pass)
+    hook = Hook(unet, _pass).put()
     ours = unet.forward
     theirs = functools.partial(lambda inner, x: inner(x) + 0.5, ours)
     unet.forward = theirs  # type: ignore[method-assign]
@@ -74,7 +74,7 @@ def test_somebody_else_came_meanwhile() -> None:
     assert vars(unet)["forward"] is theirs and unet(torch.zeros(1)).item() == 1.5
     unet.forward = ours  # type: ignore[method-assign]
     assert unet(torch.zeros(1)).item() == 1
-    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign))
+    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign)).put()
     unet(torch.zeros(1))
     hook.remove()
     assert seen == [None]
@@ -83,7 +83,7 @@ def test_somebody_else_came_meanwhile() -> None:
 def test_another_method() -> None:
     """The layers of some text encoders aren't run by a forward."""
     unet = Unet()
-    hook = Hook(unet, _pass, "extra_repr")
+    hook = Hook(unet, _pass, "extra_repr").put()
     hook.remove()
     assert "extra_repr" not in vars(unet)
 
@@ -91,7 +91,7 @@ def test_another_method() -> None:
 def test_a_copy_of_a_hooked_module() -> None:
     """It has what ours replaced, of its own."""
     unet = Unet()
-    hook = Hook(unet, _pass)
+    hook = Hook(unet, _pass).put()
     saved = pickle.dumps(unet)
     for copied in (copy.deepcopy(unet), pickle.loads(saved)):
         assert copied(torch.zeros(1)).item() == 1 and copied.forward.__self__ is copied
@@ -102,7 +102,7 @@ def test_a_copy_of_a_hooked_module() -> None:
 def test_a_hook_keeps_no_module() -> None:
     """A checkpoint that is gone is freed."""
     unet = Unet()
-    hook, gone = Hook(unet, _pass), weakref.ref(unet)
+    hook, gone = Hook(unet, _pass).put(), weakref.ref(unet)
     del unet
     gc.collect()
     assert gone() is None and hook.module is None

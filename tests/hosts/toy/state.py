@@ -1,0 +1,35 @@
+"""The compiled state of one model: a call of it, by the fastest way that is known to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sfast_core.config import CompileConfig
+from sfast_core.engine import Engine
+from sfast_core.hosts.shield import shielded
+
+from .application import Stopped
+from .obstacles import obstacle
+
+
+class State:
+    """Lives as long as its model and holds nothing of it."""
+
+    def __init__(self, name: str, config: CompileConfig) -> None:
+        self.engine = Engine(name, config)
+        self.engine.interruptions = (Stopped,)
+
+    def call(
+        self, model: torch.nn.Module, original: Callable[..., Any], foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What a hook calls in the place of the model's forward."""
+
+        def attempt(eager: Callable[[], Any]) -> Any:
+            if reason := foreign or obstacle(model):
+                return self.engine.run_eager(reason, eager)
+            return self.engine.call(model, original, args, kwargs, eager)
+
+        return shielded(self.engine, attempt, lambda: original(*args, **kwargs))

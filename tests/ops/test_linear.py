@@ -1,0 +1,89 @@
+"""Which kernels are candidates for a linear layer, by its epilogue and its rows: one op has those that each epilogue had as an op of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph
+
+from sfast_core.lowering import _job
+from sfast_core.numerics import Numerics
+from sfast_core.ops.linear import OP, linear
+from sfast_core.rewrite import Call, select_impls
+from sfast_core.target import Target
+from tests.targets import A100, H100
+
+CUBLASLT = ("cublaslt", "cublaslt_2", "cublaslt_3")
+REFERENCE = "reference"
+
+
+def candidates(target: Target, function: Any, rows: int, more: tuple[Any, ...] = (), bias: bool = True) -> tuple[str, ...]:
+    """The names of what is timed for a layer of 640 to 1280 features, in order of preference; one alone is taken."""
+    operands = [torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((rows, 640), (1280, 640), *([(1280,)] if bias else []))]
+    graph, seen = Graph(), []
+    nodes = [graph.placeholder(f"x{index}") for index in range(len(operands))]
+    for node, val in zip(nodes, operands, strict=True):
+        node.meta["val"] = val
+    graph.output(graph.call_function(function, (*nodes, *([] if bias else [None]), *more)))
+
+    def choose(calls: list[Call]) -> list[str]:
+        seen.extend(_job(call, Numerics()).impls for call in calls)
+        return [REFERENCE] * len(calls)
+
+    select_impls(graph, [OP], target, (), choose)
+    (names,) = seen
+    return tuple(names)
+
+
+def added(rows: int, columns: int = 1280) -> tuple[Any, ...]:
+    return "none", False, torch.empty(rows, columns, dtype=torch.float16, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "names"),
+    [
+        (8192, (), (*CUBLASLT, REFERENCE)),
+        (2, (), ("cuda_few", *CUBLASLT, REFERENCE)),
+        (8192, added(8192), CUBLASLT),
+        (2, added(2), ("cuda_few", *CUBLASLT)),
+        (2, ("silu",), ("cuda_few",)),
+        (2, ("relu",), ("cuda_few",)),
+        (8192, ("silu",), (REFERENCE,)),
+        (8192, ("relu",), ("torch_act",)),
+        (8192, ("gelu_tanh",), ("torch_act",)),
+        (8192, ("quick_gelu",), ("triton_act",)),
+        (8192, ("gelu",), (REFERENCE,)),
+        (8192, ("gelu", True), ("triton_tma", REFERENCE)),
+        (128, ("gelu_tanh", True), ("triton_tma", "triton_gate", REFERENCE)),
+        (8192, ("silu", True), (REFERENCE,)),
+    ],
+)
+def test_each_epilogue_has_its_candidates(
+    rows: int, more: tuple[Any, ...], names: tuple[str, ...], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton.tools.tensor_descriptor", reason="needs Triton 3.4 or newer")
+    monkeypatch.setattr("sfast_core.ops.linear.cublaslt_impl.why_no_library", lambda: None)
+    assert candidates(H100, linear, rows, more) == names
+    if not more:
+        assert candidates(H100, F.linear, rows, more) == names
+
+
+def test_without_a_bias_or_on_an_older_gpu(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfast_core.ops.linear.cublaslt_impl.why_no_library", lambda: None)
+    assert candidates(H100, linear, 8192, ("gelu_tanh",), bias=False) == (REFERENCE,)
+    assert candidates(A100, linear, 8192, ("gelu", True)) == ("triton_gate", REFERENCE)
+
+
+def test_the_reference_is_what_it_says() -> None:
+    torch.manual_seed(0)
+    x, weight, bias, residual = torch.randn(3, 8), torch.randn(6, 8), torch.randn(6), torch.randn(3, 6)
+    h = F.linear(x, weight, bias)
+    assert torch.equal(linear(x, weight, bias), h) and torch.equal(linear(x, weight, bias, residual=residual), h + residual)
+    assert torch.equal(linear(x, weight, bias, "gelu", True), h[:, :3] * F.gelu(h[:, 3:])) and torch.equal(linear(x, weight, bias, "silu"), F.silu(h))
+    with pytest.raises(ValueError, match="act is 'tanh', must be one of none, gelu"):
+        linear(x, weight, bias, "tanh")
+    with pytest.raises(ValueError, match="weight has 5 rows, must be an even number"):
+        linear(x, weight[:5], None, "gelu", True)
