@@ -85,18 +85,28 @@ def _joined(node: Node, dim: int) -> list[_Stream] | None:
     return [first, second] if first is not None and second is not None and first[2:] == second[2:] else None
 
 
+def _joined_rows(node: Node) -> list[_Stream] | None:
+    """The two streams [B, L, H, D] that ``node`` joins, each seen as [B, L, C] behind norms alike of its heads, as ComfyUI's SD3.5 joins them."""
+    parts: Any = node.args[0]
+    heads = [part.args[0] if calls(part, torch.reshape) and sole_user(part) is node else None for part in parts]
+    if not all(head is not None and value(head).dim() == 4 and shape(head)[:2] == shape(part)[:2] for head, part in zip(heads, parts, strict=True)):
+        return None
+    first, second = (_norm(head) if sole_user(head) is part else None for head, part in zip(heads, parts, strict=True))
+    return [first, second] if first is not None and second is not None and first[2:] == second[2:] else None
+
+
 def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
     """Two streams that attention reads: [B, H, L, D] or [B, L, H, D], or [B, L, C] that nobody has seen in heads yet."""
     dim = node.args[1] % value(node).dim() if isinstance(node.args[1], int) else 0
     if (value(node).dim(), dim) not in {(3, 1), (4, 1), (4, 2)} or len(node.args[0]) != 2 or not _only_attention_reads(node):  # type: ignore[arg-type]
         return False
-    streams = _joined(node, dim) if value(node).dim() == 4 else None
+    streams = _joined(node, dim) if value(node).dim() == 4 else _joined_rows(node)
     if streams is None:
         parts: Any = node.args[0]
         if not any(map(_is_view, parts)) or any(value(part).dtype != value(node).dtype for part in parts):
             return False
         streams = [_Stream(part) for part in parts]
-    if value(node).dim() == 3:
+    if value(node).dim() == 3 and value(streams[0].tokens).dim() == 3:
         if shape(node)[-1] % _HEAD_SIZE:
             return False
         seen = [insert(node, torch.reshape, stream.tokens, (*shape(stream.tokens)[:2], -1, _HEAD_SIZE)) for stream in streams]

@@ -348,6 +348,20 @@ def test_channels_that_nobody_has_seen_in_heads_yet() -> None:
     assert found == 3 and count(graph, torch.cat) == 0
 
 
+def test_normed_heads_that_are_joined_as_channels() -> None:
+    """As ComfyUI's SD3.5 does."""
+
+    def way(net: Any, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        def rows(x: torch.Tensor, i: int, norm: Any) -> torch.Tensor:
+            return norm(x.unflatten(-1, (3, H, D))[:, :, i]).flatten(2)
+
+        q, k = (torch.cat([rows(text, i, net.norm), rows(image, i, net.other)], dim=1) for i in (0, 1))
+        return _attention(*(x.unflatten(-1, (H, D)).transpose(1, 2) for x in (q, k, k)))
+
+    found, graph, nodes = _fused(way, _packed(L), _packed(L2))
+    assert found == 2 and count(graph, torch.cat, F.rms_norm, torch.rms_norm) == 0 and all(node.args[3] == 1e-6 for node in nodes)
+
+
 JOINS_THAT_STAY: dict[str, Callable[..., Any]] = {
     "others read it": lambda net, a, b: (lambda q: (q, _attention(q, q, q)))(torch.cat([_heads(a)[0], _heads(b)[0]], 2)),
     "both lie dense": lambda net, a, b: (lambda q: _attention(q, q, q))(torch.cat([_heads(x)[0].contiguous() * 2 for x in (a, b)], 2)),
