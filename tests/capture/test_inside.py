@@ -12,6 +12,7 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.capture import Recorder
 from sfast_core.weights import Plain, WeightTable
+from tests.models import Forward
 from tests.quantised import Quantised, quantise
 from tests.tracing import evaluate, same, try_record
 
@@ -70,6 +71,22 @@ def test_new_values_need_no_new_trace() -> None:
             handle.module.up.weight = nn.Parameter(new, requires_grad=False)
         check(handle)
     assert handle.engine.report.calls == {"traced": 1, "fused": 3}, handle.report().text()
+
+
+def test_a_tensor_of_parts_that_a_call_makes_is_none_of_its_state() -> None:
+    """As an input that is quantised in front of a product: its class sets its parts on it, and reads them."""
+
+    class Marked(Quantised):
+        def __init__(self, *_: Any) -> None:
+            self.rows = getattr(self, "rows", len(self._data))
+
+    net = Forward(lambda net, x: x + Marked.of(x).dequantised() * 2.0)
+    handle = compiled(net)
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(handle(x), type(net).forward(net, x))
+    assert handle.engine.report.calls == {"traced": 1, "fused": 2}, handle.report().text()
 
 
 @pytest.mark.parametrize("new", [lambda: torch.randn(16, 8), lambda: Quantised.of(torch.randn(16, 8), halved=True)], ids=["plain", "halved"])

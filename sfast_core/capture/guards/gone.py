@@ -15,6 +15,7 @@ def drop_gone(reads: SeenValues) -> None:
 
     One that is gone held others, so this goes on for as long as something goes.
     """
+    reads.marked = {key: (tensor, table) for key, (tensor, table) in reads.marked.items() if tensor() is not None}
     first = True
     while _objects(reads, first) or _tables(reads) or _functions(reads):
         first = False

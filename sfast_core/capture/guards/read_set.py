@@ -138,7 +138,7 @@ class ReadSet(SeenValues):
     def _variable(self, value: Any, chain: Chain, name: str) -> None:
         """A variable of a frame. Containers come from somewhere that is looked at, or were made in this call."""
         kind = self._kind(value)
-        if kind is Kind.TENSOR and (chain.below or chain.every) and (type(value) is not torch.Tensor or value.__dict__):  # a weight, or one that somebody has marked
+        if kind is Kind.TENSOR and (chain.below or chain.every) and (isinstance(value, torch.nn.Parameter) or value.__dict__):  # or one that somebody has marked
             self._given_attributes(value, chain, Origin(None, name))
         if kind in PLAIN or kind in (Kind.STATEFUL, Kind.OPAQUE):
             return
