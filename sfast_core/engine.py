@@ -324,7 +324,7 @@ class Engine:
         try:
             if variant.guard is not None and variant.guard.hooked:
                 raise CaptureError(variant.guard.hooked)
-            fused = self._fuse(on, variant, trace, signature, result)
+            fused = self._fuse(on, variant, trace, signature, result, around)
             on.backoff.succeeded(signature.key)
             variant.tally = traced_now()
             keep()
@@ -347,13 +347,13 @@ class Engine:
             raise
         return result
 
-    def _fuse(self, on: OnDevice, variant: Variant, trace: Trace, signature: Signature, result: Any) -> Any:
+    def _fuse(self, on: OnDevice, variant: Variant, trace: Trace, signature: Signature, result: Any, around: Surroundings) -> Any:
         """Make the variant's program and prove it. Returns what it computes in the place of the recorded ``result``."""
         device, backend = on.device, on.graphs.backend if on.graphs else None
         progress = partial(self.reporter.announce, "tracing")
         with autocast_off():  # constants are folded and kernels timed as they will run
             program = lower(trace, device, self._store, self.config, backend, variant.report, progress)
-        kind = GraphedProgram if program.body is None else SegmentedProgram
+        kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
         variant.graphed = kind(program, trace.outputs, self._store, device, on.graphs, variant.report, self.reporter)
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
         with self._store.pinned(device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import Any
@@ -32,13 +33,26 @@ class Unfinished(Exception):
 
 
 class SegmentedProgram(GraphedProgram):
-    """As :class:`GraphedProgram`, for a program that is cut."""
+    """As :class:`GraphedProgram`, for a program that is cut.
+
+    Args:
+        first: the recorded call's own things, of which nothing has run yet.
+        rest: as there.
+    """
 
     _segments: CapturedSegments | None = None
     _capturing = False
 
+    def __init__(self, first: Surroundings, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._first = first
+
     def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
-        """Run on the recorded inputs with what live code returned then, compare what it would be handed and the results."""
+        """Run on the recorded inputs with what live code returned then, compare what it would be handed and the results.
+
+        Where all that runs live may run twice, it does, so that this call returns what later ones will.
+        """
+        around, self._first = self._first, Surroundings()  # of that call alone
         expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
         self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
         weights = self._store.tensors(self.program.weights, self._device)
@@ -53,6 +67,11 @@ class SegmentedProgram(GraphedProgram):
             for live in self._body.all_lives():
                 if live.call is not None:
                     live.call.forget_recorded()
+        if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
+            around.settle = lambda: self._store.lay_again(self._device)
+            with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
+                results = interpret(self._body, inputs, [*weights, *self.program.constants], around)
+            around.close()
         return self._outputs.build(self.program.deliver(results))
 
     @property

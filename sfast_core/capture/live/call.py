@@ -90,6 +90,7 @@ class LiveCall:
         names: what these are called.
         handed: the recorded call's, for the proof; None in the place of those that were too much to keep.
         returned: likewise what it returned and wrote.
+        repeatable: it gives the same for the same, and leaves nothing behind.
     """
 
     where: Where
@@ -104,6 +105,7 @@ class LiveCall:
     callbacks: list[list[Recalled]] = field(default_factory=list)
     handed: list[torch.Tensor | None] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
+    repeatable: bool = False
 
     def __post_init__(self) -> None:
         self.bytes = sum(math.prod(form.shape) * form.dtype.itemsize for form in self.out_forms)

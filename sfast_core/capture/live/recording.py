@@ -22,6 +22,7 @@ from .callbacks import Recorded
 from .form import Form, copies
 from .modules import InModule
 from .options import Foreign
+from .repeatable import state_of
 from .structure import Structure, looked, pattern_of, rebuilt
 from .surroundings import Path, Surroundings, tensors_in
 from .template import Filling, Template
@@ -95,9 +96,12 @@ class LiveRecording(Bookkeeping):
             real_args, real_kwargs = template.fill(Filling(handed, around, callbacks))
             versions = [] if building.real else [tensor._version for tensor in handed]
             function = call or where.find(around)
+            state = None if building.real else state_of(function)
             self._in_live += 1
             try:
                 result = function(*real_args, **real_kwargs)
+                drew = self.random is None or self.random.moved() or self.random.foreign_moved()
+                repeatable = state is not None and not drew and state_of(function) == state
             finally:
                 self._in_live -= 1
                 if self.random is not None:
@@ -115,6 +119,7 @@ class LiveRecording(Bookkeeping):
             if self.failure is None:
                 try:
                     self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)
+                    self.live[-1].repeatable = repeatable
                 except Exception as error:
                     self.refuse(str(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
             return returned[0]

@@ -78,6 +78,12 @@ class Surroundings:
         self._grad = torch.is_grad_enabled()
         self._autocast = [kind for kind, _ in autocast_state()]
 
+    def afresh(self) -> Surroundings:
+        """The same call's own things, of which nothing has run yet."""
+        fresh = Surroundings(self.options, self.module)
+        fresh._grad, fresh._autocast = self._grad, self._autocast
+        return fresh
+
     def close(self) -> None:
         """The call is over: let go of what leads back here."""
         self.finish = self.settle = self.traced = None
