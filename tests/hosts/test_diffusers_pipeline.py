@@ -131,11 +131,11 @@ def test_a_hook_of_the_users_is_called_at_each_step() -> None:
     handle = fast.unet.mid_block.register_forward_hook(lambda module, args, out: seen.append(out.shape))
     assert distance(picture(fast), expected) < NEAR and distance(picture(fast), expected) < NEAR and len(seen) == 4
     report = reports(fast)["unet"]
-    assert any("has forward hooks" in reason for reason in report.reasons)
-    assert report.calls == {"traced": 2, "fused": 1, "eager": 3}
+    assert any("forward hooks" in reason and "live" in reason for reason in report.reasons), report.reasons
+    assert report.calls == {"traced": 2, "fused": 3, "eager": 1}  # behind the first call that block alone runs as it was
     handle.remove()
     assert distance(picture(fast), expected) < NEAR and len(seen) == 4
-    assert report.calls == {"traced": 2, "fused": 3, "eager": 3}
+    assert report.calls["eager"] == 1
 
 
 def test_what_is_no_pipeline_is_refused_by_name() -> None:
