@@ -19,13 +19,12 @@ _HALVES = {"Q6_K": (208,), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}  # wh
 
 
 def _pack() -> Any:
-    """The pack's files, or None. Its ``__init__`` wants ComfyUI's own nodes, which are no library."""
+    """The pack's files without its ``__init__``, or None."""
     if "COMFYUI_GGUF_PATH" not in os.environ:
         return None
     if "comfyui_gguf" not in sys.modules:
         package = sys.modules["comfyui_gguf"] = ModuleType("comfyui_gguf")
         package.__path__ = [os.environ["COMFYUI_GGUF_PATH"]]
-        sys.modules.setdefault("nodes", ModuleType("nodes"))
     return SimpleNamespace(ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes"))
 
 
