@@ -55,7 +55,7 @@ class InPlace(Bookkeeping):
         tensors = [args[where] if isinstance(where, int) else kwargs[where] for where in changed]
         if any(not isinstance(tensor, torch.Tensor) for tensor in tensors):
             raise CaptureError(f"the operator {name} changes an argument that is no tensor")
-        if any(self._storage(tensor) in self._foreign for tensor in tensors):
+        if any(map(self._is_foreign, tensors)):
             raise CaptureError(f"{name} writes to an input or a weight in place")
         if len({self._storage(tensor) for tensor in tensors}) < len(tensors) and not all(
             apart(Region.of(one), Region.of(other)) for one, other in combinations(tensors, 2)

@@ -1,0 +1,54 @@
+"""What live code gives back may at another call be what it was given: a write to the one is then a write to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.live import Host
+
+NAME = "fast_compile_joined"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> Iterator[Any]:
+    library = torch.library.Library(NAME, "DEF")
+    library.define("double_(Tensor(a!) x) -> ()")
+    library.impl("double_", _double, "CPU")
+    yield library
+
+
+def _double(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+class Changes(nn.Module):
+    """Changes what a function gives back, in place or by an operator of a library's."""
+
+    def __init__(self, by_operator: bool) -> None:
+        super().__init__()
+        self.out, self.by_operator = nn.Linear(8, 8), by_operator
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        (function,) = options["before"]
+        x = function(x, options)
+        if self.by_operator:
+            getattr(torch.ops, NAME).double_(x)
+        else:
+            x.mul_(2)
+        return self.out(x)
+
+
+@pytest.mark.parametrize("by_operator", [False, True])
+def test_a_write_that_may_be_one_to_an_input_is_not_recorded(by_operator: bool) -> None:
+    host = Host(Changes(by_operator))
+    for gives in (lambda x, options: x.clone(), lambda x, options: x):
+        x = torch.randn(2, 5, 8)
+        mine, theirs = x.clone(), x.clone()
+        torch.testing.assert_close(host(mine, before=[gives]), host.eager(theirs, before=[gives]))
+        assert torch.equal(mine, theirs)
+        assert any("writes to an input or a weight in place" in reason for reason in host.engine.report.reasons), host.calls
