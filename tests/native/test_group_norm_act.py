@@ -88,14 +88,14 @@ def inputs(form: Form, dtype: torch.dtype) -> tuple[Any, ...]:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.shape)))
 def test_it_is_as_exact_as_pytorch_and_the_same_twice(form: Form, dtype: torch.dtype, flags: int) -> None:
     arguments = inputs(form, dtype)
-    out = cuda_impl.launch_with(flags, *arguments)
+    out = cuda_impl.launch(*arguments, flags=flags)
     truth = group_norm_act(*(a.double() if isinstance(a, torch.Tensor) else a for a in arguments))
     eager = group_norm_act(*arguments)
     assert out.dtype == dtype and out.shape == eager.shape and out.is_contiguous(memory_format=torch.channels_last)
     norm = truth.norm()
     error, allowed = (float((result.double() - truth).norm() / norm) for result in (out, eager))
     assert error <= 2 * allowed + NOISE[dtype] + form.noise
-    assert torch.equal(out, cuda_impl.launch_with(flags, *arguments))
+    assert torch.equal(out, cuda_impl.launch(*arguments, flags=flags))
 
 
 @pytest.mark.parametrize("tail", [0, 8, 320], ids="tail{}".format)
@@ -147,15 +147,15 @@ def test_it_is_captured_and_replayed_on_new_inputs(flags: int) -> None:
     x, *rest = inputs(Form((2, 320, 32, 32), add=2), torch.float16)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        cuda_impl.launch_with(flags, x, *rest)
+        cuda_impl.launch(x, *rest, flags=flags)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            out = cuda_impl.launch_with(flags, x, *rest)
+            out = cuda_impl.launch(x, *rest, flags=flags)
     x.copy_(torch.randn_like(x) * 3 - 1)
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(out, cuda_impl.launch_with(flags, x, *rest))
+    assert torch.equal(out, cuda_impl.launch(x, *rest, flags=flags))
 
 
 @pytest.mark.parametrize("flags", [load.ONE_KERNEL, load.TWO_KERNELS], ids=["one_kernel", "two_kernels"])
@@ -163,7 +163,7 @@ def test_a_view_off_the_16_byte_grid_is_read_right(flags: int) -> None:
     base = torch.randn(1 + 2 * 16 * 10 * 64, device="cuda").half()
     x = base[1:].view(2, 16, 10, 64).permute(0, 3, 1, 2)
     assert x.is_contiguous(memory_format=torch.channels_last) and x.data_ptr() % 16
-    out = cuda_impl.launch_with(flags, x, 32, None, None, 1e-5, "none")
+    out = cuda_impl.launch(x, 32, None, None, 1e-5, "none", flags=flags)
     torch.testing.assert_close(out, group_norm_act(x, 32, None, None, 1e-5), rtol=2e-3, atol=2e-3)
 
 

@@ -41,28 +41,12 @@ def launch(
     act: str = "none",
     channel_add: torch.Tensor | None = None,
     tail: torch.Tensor | None = None,
+    *,
+    flags: int = 0,
 ) -> torch.Tensor:
     """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype.
 
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused a kernel.
-    """
-    return launch_with(0, x, num_groups, weight, bias, eps, act, channel_add, tail)
-
-
-def launch_with(
-    flags: int,
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """As :func:`launch`; ``flags`` may be ``load.ONE_KERNEL`` or ``load.TWO_KERNELS``, to overrule the choice by shape in tests and benchmarks.
+    ``flags`` may be ``load.ONE_KERNEL`` or ``load.TWO_KERNELS``, to overrule the choice by shape in tests and benchmarks.
 
     Raises:
         ExtensionUnavailable: the extension isn't built.
