@@ -1,9 +1,10 @@
-"""How many rows of channels a program of a Triton kernel has that reads each row once and keeps it in registers."""
+"""What Triton kernels share that read each row of channels once and keep it in registers: how many rows a program has, and rows beside them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import triton
 
 MAX_CHANNELS = 8192
@@ -29,3 +30,8 @@ def row_tile(channels: int) -> RowTile:
 def why_too_long(channels: int) -> str | None:
     """The reason why a row of so many channels has no tile, or None."""
     return f"rows of {channels} channels are longer than {MAX_CHANNELS}" if channels > MAX_CHANNELS else None
+
+
+def modulation_rows(*rows: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """Each of ``rows`` (..., C) with its channels side by side, copied only where they are not."""
+    return [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in rows]

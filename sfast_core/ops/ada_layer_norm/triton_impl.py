@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ..triton_launch import launcher
-from ..triton_rows import row_tile, why_too_long
+from ..triton_rows import modulation_rows, row_tile, why_too_long
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -100,7 +100,7 @@ def launch(
     if x.numel() > 0:
         images, length, channels = x.shape
         tile = row_tile(channels)
-        modulation = [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in (gate, scale, shift)]
+        modulation = modulation_rows(gate, scale, shift)
         with torch.cuda.device_of(x):
             launcher(ada_layer_norm_kernel, (-(-images * length // tile.rows),))(
                 rows_in,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..triton_launch import launcher
-from ..triton_rows import row_tile, why_too_long
+from ..triton_rows import modulation_rows, row_tile, why_too_long
 from .triton_kernels import ada_rms_norm_kernel
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def launch(
         channels = x.shape[-1]
         rows = x.numel() // channels
         tile = row_tile(channels)
-        modulation = [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in (gate, scale, shift)]
+        modulation = modulation_rows(gate, scale, shift)
         strides = [
             0 if row is None or row.shape[dim] == 1 else row.stride(dim)
             for row in modulation

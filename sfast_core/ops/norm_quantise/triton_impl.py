@@ -10,7 +10,7 @@ from .. import quantise
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import dtype_of
-from ..triton_rows import row_tile, why_too_long
+from ..triton_rows import modulation_rows, row_tile, why_too_long
 from .triton_kernels import norm_quantise_kernel
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def launch(
         factors = torch.empty_like(input_scale)
     tile = row_tile(max(channels, rotate, _SMALLEST_BLOCK))
     vectors = [None if vector is None else vector.contiguous() for vector in (x_weight, x_bias, weight, bias)]
-    modulation = [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in (gate, scale, shift)]
+    modulation = modulation_rows(gate, scale, shift)
     with torch.cuda.device_of(x):
         launcher(norm_quantise_kernel, (-(-rows // tile.rows),))(
             rows_in,
