@@ -1,46 +1,37 @@
 """The memory of a weight that lies in GGUF's blocks: a tensor of a class of its own, which has another shape than its memory.
 
-Loaders (city96's for ComfyUI, diffusers') keep the file's bytes in a tensor that says of which of GGUF's types they are, and which shape the weight
-has. To such a class the bytes are a weight's one part.
+A loader (ComfyUI-GGUF's) keeps the file's bytes in a tensor that says of which of GGUF's types they are, and which shape the weight has. To such a
+class the bytes are a weight's one part.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 _BYTES = "_fast_compile_bytes"  # on the whole, which makes it: who holds the whole's memory stays the whole
-_TYPE, _SHAPE = ("tensor_type", "quant_type"), ("tensor_shape", "quant_shape")
+_TYPE, _SHAPE = "tensor_type", "tensor_shape"
 #: Names of GGUF's types by their numbers, as far as :func:`dequantise_blocks` knows them; None: the memory is the weight.
 _KINDS: dict[int, str | None] = {
     **{0: None, 1: None, 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0"},
     **{10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16"},
 }
-_MISSING = object()
-
-
-def _first(whole: torch.Tensor, names: tuple[str, ...]) -> Any:
-    """The first of some attributes that are the tensor's own, or its class's."""
-    own = vars(whole)
-    return next((own[name] for name in names if name in own), _MISSING)
 
 
 def is_of_blocks(whole: torch.Tensor) -> bool:
     """Whether a tensor is such a weight, of a type that is known."""
-    kind = _first(whole, _TYPE)
-    return kind is not _MISSING and _first(whole, _SHAPE) is not _MISSING and (kind is None or int(kind) in _KINDS)
+    own = vars(whole)
+    return _TYPE in own and _SHAPE in own and (own[_TYPE] is None or int(own[_TYPE]) in _KINDS)
 
 
 def kind_of(whole: torch.Tensor) -> str | None:
     """The name of its type; None where its memory is what it is."""
-    kind = _first(whole, _TYPE)
+    kind = vars(whole)[_TYPE]
     return None if kind is None else _KINDS[int(kind)]
 
 
 def shape_of(whole: torch.Tensor) -> tuple[int, ...]:
     """The weight's shape."""
-    return tuple(map(int, _first(whole, _SHAPE)))
+    return tuple(map(int, vars(whole)[_SHAPE]))
 
 
 def bytes_of(whole: torch.Tensor) -> torch.Tensor:
@@ -53,7 +44,7 @@ def bytes_of(whole: torch.Tensor) -> torch.Tensor:
         known: torch.Tensor | None = vars(whole).get(_BYTES)
         if known is not None and known.data_ptr() == whole.data_ptr() and known.device == whole.device:
             return known
-        if _first(whole, _SHAPE) is _MISSING:
+        if _SHAPE not in vars(whole):
             raise AttributeError(f"a {type(whole).__name__} without GGUF's type and shape")
         with torch.inference_mode(False), torch.no_grad():
             known = torch.Tensor.as_subclass(whole, torch.Tensor)

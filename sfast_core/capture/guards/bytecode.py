@@ -30,7 +30,7 @@ _BUILDS = frozenset("BUILD_LIST BUILD_TUPLE BUILD_SET BUILD_MAP BUILD_CONST_KEY_
 #: Functions of Python's own that read all of what they are given.
 _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
 _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
-_BY_STRING = frozenset({"attrgetter", "methodcaller", "__getattribute__", "__getattr__"})
+_BY_STRING = NAMING | GETTING
 
 
 def reads_of(code: CodeType) -> CodeReads:

@@ -39,6 +39,7 @@ class SeenObjects:
         lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
         spaces: what the classes had of which something was seen.
         counted: tables of weights that are gone through, and how many there were.
+        marked: tensors of which what others had put on them is read, each with the dictionary in which that is.
     """
 
     live: frozenset[int] = frozenset()  # ids of modules that run live, and of those below them: their own code isn't looked at
