@@ -119,8 +119,13 @@ def _found() -> Iterator[tuple[str, Hashable, Callable[[], Any]]]:
             yield name, usual, read
     if precision is not None:
         for (backend, operation), usual in _PRECISIONS.items():
-            yield f"{backend}.{operation}.fp32_precision", usual, functools.partial(precision, backend, operation)
+            yield f"{backend}.{operation}.fp32_precision", usual, functools.partial(_precision, precision, backend, operation)
 
+
+def _precision(read: Callable[[str, str], str], backend: str, operation: str) -> str:
+    """The precision that an operation has: where none is set, float32's own, so that TF32 switched on and off again leaves what was before."""
+    value = read(backend, operation)
+    return "ieee" if value == "none" and operation != "all" else value
 
 
 def _read_anyhow(read: Callable[[], Hashable]) -> Hashable:

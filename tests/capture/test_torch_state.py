@@ -165,6 +165,15 @@ def test_inference_mode_and_no_grad_are_two() -> None:
     assert unusual(one) == [] and unusual(other) == ["inference mode"] and unusual(torch_state()) == ["grad mode on"]
 
 
+@pytest.mark.parametrize("backend", [MATMUL, CUDNN])
+def test_tf32_switched_and_switched_back_is_what_it_was(backend: Any) -> None:
+    """PyTorch then says "ieee" where it said "none": the same arithmetic, and no reason to trace again."""
+    before = torch_state()
+    with set_to(backend, "allow_tf32", not backend.allow_tf32):
+        assert torch_state() != before
+    assert torch_state() == before
+
+
 def test_settings_that_contradict_each_other_are_a_state_too() -> None:
     """PyTorch raises for who asks for one when it was set in the older way and in the newer one."""
     if not hasattr(torch._C, "_get_fp32_precision_getter"):
