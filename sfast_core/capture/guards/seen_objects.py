@@ -141,6 +141,7 @@ class SeenObjects:
             if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
                 for name in CALLING:
                     self._below(self._attribute(seen, name), USED, origin, name)
+                self._class_attribute(cls, "__call__", origin)
         return seen
 
     def _space(self, cls: type) -> None:
