@@ -9,6 +9,7 @@ import torch
 
 from ..weights import WeightTable
 from .autocast import Apart, Autocast, Treatment
+from .decisions import Decisions
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
 from .in_place import InPlace
@@ -37,11 +38,13 @@ class Calls(InPlace):
 
     Attributes:
         autocast: knows what autocast does to each.
+        decisions: what Python has read of the inputs' values.
     """
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         super().__init__(inputs, table)
         self.autocast = Autocast()
+        self.decisions = Decisions(list(self.graph.nodes))
 
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The call's arguments with nodes for tensors; None when it asks for metadata only."""
@@ -114,7 +117,7 @@ class Calls(InPlace):
                     self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
         elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
             return  # shape, dtype, device, ndim, ...
-        elif self._reads(call):
+        elif self._reads(call) and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
             raise CaptureError(f"{name} reads a tensor's value into Python")
 
     def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
