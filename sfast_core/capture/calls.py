@@ -17,6 +17,7 @@ from .nodes import call_function, call_method
 from .stand_ins import Value, leaves, mapped
 from .values import METADATA, why_not_static
 
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}  #: what functions take Python's types for
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
@@ -88,6 +89,8 @@ class Calls(InPlace):
             return tuple(self._map(item, name) for item in value)
         if isinstance(value, dict):
             return {key: self._map(item, name) for key, item in value.items()}
+        if isinstance(value, type) and value in _DTYPES:
+            return _DTYPES[value]
         raise CaptureError(f"{name} was given a {type(value).__name__}")
 
     def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
