@@ -251,6 +251,45 @@ def test_a_list_of_frames_is_filled_in_place(path: str) -> None:
     assert twins.calls == {"traced": 3, path: 12}
 
 
+class Drawing(nn.Module):
+    """Can't be recorded, and leaves something in a list and a dict that it is handed, as often as it is told to."""
+
+    def forward(self, x: torch.Tensor, kept: list[torch.Tensor], table: dict[str, Any], write: bool) -> torch.Tensor:
+        if write:
+            kept.append(x + 1)
+            kept[0] = kept[0] * 2
+            table["last"] = x - 1
+        return x + 0 * torch.rand(())
+
+
+class HandsOn(nn.Module):
+    """Reads what its layer has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drawing, self.last = nn.Linear(8, 8), Drawing(), nn.Linear(8, 8)
+        self.write = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept: list[torch.Tensor] = [x]
+        table: dict[str, Any] = {"last": x}
+        x = self.drawing(self.first(x), kept, table, self.write)
+        return self.last(x) + sum(kept) + table["last"]
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_what_a_part_that_runs_live_leaves_in_a_list_is_there(path: str, from_the_start: bool) -> None:
+    net = HandsOn().eval()
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    for step in range(8):
+        net.write = from_the_start or step > 3
+        x = torch.randn(2, 8)
+        with torch.inference_mode():
+            torch.testing.assert_close(net(x), HandsOn.forward(net, x), rtol=1e-5, atol=1e-6)
+    calls = handle.engine.report.calls
+    assert calls["eager"] and bool(calls[path]) is not from_the_start, handle.report().text()
+
+
 class Generates(Model):
     """As transformers' models, asks for what torch.compile makes of it."""
 

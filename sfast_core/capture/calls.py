@@ -118,8 +118,8 @@ class Calls(InPlace):
             for index, item in enumerate(result):
                 if item is not None:
                     self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
-        elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
-            return  # shape, dtype, device, ndim, ...
+        elif result is NotImplemented or (getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor)):
+            return  # compared with what is no tensor; shape, dtype, device, ndim, ...
         elif self._reads(call) and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
             raise CaptureError(f"{name} reads a tensor's value into Python")
 

@@ -154,7 +154,7 @@ class Standing:
         if kind is not _Object:
             return value
         cls = self._constants[value[0]]
-        made = object.__new__(cls)
+        made: Any = object.__new__(cls)
         self._objects.append(made)
         vars(made).update((key, self.of(item, True)) for key, item in value[1].items())
         self._sizes.update(_sizes(made))

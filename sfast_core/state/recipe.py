@@ -109,7 +109,7 @@ class New(Recipe):
         if made is None:
             made = by.made[self.number] = object.__new__(self.cls)
             assert self.content is not None
-            vars(made).update(self.content.make(by))
+            made.__dict__.update(self.content.make(by))
         return made
 
 
