@@ -53,6 +53,11 @@ ADVICE = (
     Advice("containers in one another", "Likewise.", _TAKE_IT_OUT),
     Advice("brings the arguments to more than", "An option so large that comparing it takes longer than it saves.", _TAKE_IT_OUT),
     Advice("traced at nearly every call", "Another node changes the model, or one of its options, at each call.", _TAKE_IT_OUT),
+    Advice(
+        "grow with each call",
+        "A cache of a language model that is another at each token.",
+        "generate(cache_implementation='static'), whose cache stays as large as it is, where the model has no sliding window",
+    ),
     Advice("an input is empty", "A batch of nothing.", _NOTHING),
     Advice("a CUDA graph of its own", "Somebody else captures this very call.", _NOTHING),
     Advice("has forward hooks", "Somebody else's code runs inside the model at each call.", "take the hooks off where you don't need them"),

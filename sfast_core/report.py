@@ -73,7 +73,10 @@ class SignatureReport:
 
 @dataclass
 class ModuleReport:
-    """One compiled module. ``calls``: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``. ``reasons``: why eager, how often."""
+    """One compiled module. ``calls``: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``. ``reasons``: why eager, how often.
+
+    ``left_out``: why it isn't compiled at all, or None.
+    """
 
     name: str
     device: str = ""
@@ -82,6 +85,7 @@ class ModuleReport:
     signatures: list[SignatureReport] = field(default_factory=list)
     adopted_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    left_out: str | None = None
 
     @property
     def graph_bytes(self) -> int:
@@ -94,6 +98,8 @@ class ModuleReport:
 
     def text(self) -> str:
         """A few lines to read."""
+        if self.left_out is not None:
+            return f"{self.name} is left out: {self.left_out}"
         lines = [f"{self.name} on {self.device or 'no device yet'}"]
         lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
         for reason, count in self.reasons.most_common():

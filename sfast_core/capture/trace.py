@@ -171,14 +171,19 @@ def record(
             if id(error) == recorder.raised or _raised_here(error):
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
+    found: Trace | Untraceable
     reads.finish()
+    recorder.decisions.finish()
     if random.moved():
-        return result, Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
-    if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
-        return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
-    if setting := changed_setting(torch_state(), settings):
-        return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
-    return result, *_traced(result, inputs, table, recorder, reads, start)
+        found, guard = Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
+    elif random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
+        found, guard = Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
+    elif setting := changed_setting(torch_state(), settings):
+        found, guard = Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
+    else:
+        found, guard = _traced(result, inputs, table, recorder, reads, start)
+    guard.decisions = recorder.decisions
+    return result, found, guard
 
 
 def _traced(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
+
+if TYPE_CHECKING:
+    from ..decisions import Decisions
 
 
 class Guard:
@@ -38,6 +41,7 @@ class Guard:
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
+        decisions: of the call, by the values of its tensors; None where it was given up before it was over.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Guard:
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
     ) -> None:
+        self.decisions: Decisions | None = None
         self._root = reads.root
         self._fixed = frozenset(fixed)
         self._marks = _marks_of(reads)
@@ -148,6 +153,10 @@ class Guard:
             or self._changed_values()
             or self._hooks.changed()
         )
+
+    def decided(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether a call with these tensors takes the ways that the recorded one took."""
+        return not self.decisions or self.decisions.hold(inputs)
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't worth their memory."""
