@@ -30,6 +30,11 @@ class Unchanged:
             with torch._C.DisableTorchFunction():
                 self._copies.append((weakref.ref(tensor), tensor.detach().clone(), what))
 
+    def renew(self, tensor: torch.Tensor) -> None:
+        """A write to this tensor is known, whether or not it is one of those: what was noted of it holds from now on."""
+        found = [(other, tensor._version if other() is tensor else version, what) for other, version, what in self._versions]
+        self._versions = found
+
     def check(self) -> None:
         """Compare.
 

@@ -218,12 +218,6 @@ def reinterpreted(net: Any, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def in_place_input(net: Any, x: torch.Tensor) -> torch.Tensor:
-    y = x.view(-1)
-    y.add_(1)
-    return net.lin(x)
-
-
 def stateful(net: Any, x: torch.Tensor) -> torch.Tensor:
     net.table.add_(1)
     return x + net.table
@@ -247,8 +241,6 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "an array's memory": (lambda net, x: x + torch.from_numpy(net._array), "no input, no weight and not computed"),
     "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),
     "new_empty that nobody fills": (lambda net, x: x.new_empty(4, 8), "a kernel that torch doesn't dispatch"),
-    "an input in place": (lambda net, x: x.add_(0), "add_ writes to an input"),
-    "a view of an input in place": (in_place_input, "add_ writes to an input"),
     "a buffer in place": (stateful, "add_ writes to an input or a weight"),
     "a view in place in other numbers": (reinterpreted, "a tensor whose view was changed in place"),
     "data set to another's": (lambda net, x: setattr(net.lin.weight, "data", net.lin.weight.data * 1.0) or net.lin(x), "reads a tensor's value"),
