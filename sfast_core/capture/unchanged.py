@@ -32,8 +32,10 @@ class Unchanged:
 
     def renew(self, tensor: torch.Tensor) -> None:
         """A write to this tensor is known, whether or not it is one of those: what was noted of it holds from now on."""
-        found = [(other, tensor._version if other() is tensor else version, what) for other, version, what in self._versions]
-        self._versions = found
+        now: int | None = None if tensor.is_inference() else tensor._version
+        for place, (other, _, what) in enumerate(self._versions):
+            if now is not None and other() is tensor:
+                self._versions[place] = (other, now, what)
 
     def check(self) -> None:
         """Compare.
