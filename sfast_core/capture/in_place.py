@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .bookkeeping import Bookkeeping
+from .arrays import Arrays
 from .changing import Changing, changed_arguments, functional_sibling
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, identity, is_in_place, keeps_dtype, mutates, overwriting_form
@@ -15,7 +15,7 @@ from .nodes import call_function
 from .regions import Region, apart
 
 
-class InPlace(Bookkeeping):
+class InPlace(Arrays):
     """Bookkeeping of tensors that change: the target of an operation gets the node of what it holds from then on."""
 
     def _record_in_place(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...]) -> None:

@@ -116,6 +116,14 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             if mine not in self._nodes:
                 self._bind(mine, self._weight(replace(ref, part=Part(stored, where)), theirs))
 
+    def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
+        """``make(array)``, which is ``torch.from_numpy`` of an array."""
+        result = make(array)
+        if not self._paused and not self.failure and self._leaf is None:
+            with self.paused():
+                self._bind_array(result)
+        return result
+
     def run(self, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
         """``function(*args)``, which may be anything that depends on these alone, as one node: an op's meaning."""
         if self._paused or self.failure or self._leaf is not None:
@@ -215,6 +223,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self.graph.output((*nodes, *self._written_inputs()))
                 self._refuse_unwritten()
                 self._unchanged.check()
+                self._check_arrays()
                 self._name_externals(found)
                 self._finish_live(found)
             except CaptureError as error:

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree
 
 from ..weights import WeightTable
+from .arrays import arrays_seen
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
@@ -178,7 +179,10 @@ def record(
     apart = [module for module in root.modules() if id(module) in cut] if cut else []
     reads.run_live(apart)
     whole = run_as_they_are([*apart, *table.closed(closed)], run)
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, _watching(reads, recorder), recorder:
+    around_it = (leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, arrays_seen(recorder.from_array))
+    with ExitStack() as stack:
+        for context in (*around_it, _watching(reads, recorder), recorder):
+            stack.enter_context(context)
         try:
             result = call()
         except Exception as error:

@@ -238,7 +238,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),
     "an own generator": (lambda net, x: x + torch.rand(8, generator=torch.Generator()), "was given a Generator"),
     "out=": (lambda net, x: torch.add(x, 1, out=torch.empty_like(x)), "add writes to out="),
-    "an array's memory": (lambda net, x: x + torch.from_numpy(net._array), "no input, no weight and not computed"),
+    "a write to an array": (lambda net, x: x + torch.from_numpy(np.ones(8, np.float32)).add_(1), "writes to an input or a weight"),
     "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),
     "new_empty that nobody fills": (lambda net, x: x.new_empty(4, 8), "a kernel that torch doesn't dispatch"),
     "a buffer in place": (stateful, "add_ writes to an input or a weight"),
