@@ -19,6 +19,7 @@ import torch
 from .capture import (
     CaptureError,
     GradientsRecorded,
+    OnlyThisCall,
     Recorded,
     Signature,
     Surroundings,
@@ -62,13 +63,7 @@ class Engine:
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: CompileConfig,
-        leaf_scope: LeafScope | None = None,
-        store: Store | None = None,
-    ) -> None:
+    def __init__(self, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None, store: Store | None = None) -> None:
         self.config = config
         self.report = ModuleReport(name, settings=config.settings())
         self.reporter = Reporter(self.report)
@@ -172,7 +167,7 @@ class Engine:
                     except WeightsElsewhere as error:
                         variant.release()
                         reason = str(error)
-                    except GradientsRecorded as error:
+                    except OnlyThisCall as error:
                         reason = str(error)
                     except Unfinished as error:
                         reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)

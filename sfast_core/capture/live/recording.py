@@ -259,6 +259,10 @@ class LiveRecording(Bookkeeping):
                     found.append(b.cdata)
         return found
 
+    def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+        """None where code that runs live may see that input, too: what is written to it is written when the call is over."""
+        return None if self._outer or self.live else super()._input_in(tensor)
+
     def _is_foreign(self, tensor: torch.Tensor) -> bool:
         return any(storage in self._foreign for storage in self._storages(tensor))
 
