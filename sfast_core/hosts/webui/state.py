@@ -10,7 +10,8 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ..options import steering
+from ..live import LiveCalls
+from ..options import Steering
 from ..parts import PartCalls
 from ..shield import shielded
 from .lora import LazyLoras
@@ -92,13 +93,19 @@ class ModuleState:
 
 
 class UnetState(ModuleState):
-    """A UNet's: other extensions may steer it by options."""
+    """A UNet's: other extensions may steer it by options, and put functions into these."""
+
+    def __init__(self, config: CompileConfig, name: str) -> None:
+        super().__init__(config, name)
+        self._live = LiveCalls(self.engine)
 
     def _compute(
         self, module: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
     ) -> Any:
-        call = steering(args, kwargs, "another extension")
-        return self.engine.call(module, call.completed(original), call.args, call.kwargs, eager)
+        def compute(traced: Callable[..., Any], call: Steering) -> Any:
+            return self.engine.call(module, traced, call.args, call.kwargs, eager, call.around)
+
+        return self._live(module, original, args, kwargs, compute)
 
 
 class PartState(ModuleState):
