@@ -31,7 +31,7 @@ class LiveCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         compute: Callable[[Forward, Steering], Any],
-        interrupted: type[BaseException] | tuple[type[BaseException], ...] = (),
+        interrupted: tuple[type[BaseException], ...] = (),
     ) -> Any:
         """What ``compute`` returns, which is given the forward that is to be traced and this call.
 

@@ -125,7 +125,7 @@ class HookedState:
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
                 raise CaptureError(reason)
-            result = self._live(model, original, args, kwargs, lambda traced, call: self._compute(model, traced, call, eager), interrupted)
+            result = self._live(model, original, args, kwargs, lambda traced, call: self._compute(model, traced, call, eager), (interrupted,))
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
             return result

@@ -80,6 +80,13 @@ def unwrap() -> dict[str, Any]:
     return {}
 
 
+def channels() -> dict[str, Any]:
+    """Let Forge's FreeU take the tiny UNet's blocks for those that it changes: those of twice the model's channels."""
+    unet = _unet()
+    unet.register_to_config(model_channels=unet.config["model_channels"] // 2)
+    return {}
+
+
 def reload_ui() -> dict[str, Any]:
     """What the button "Reload UI" does."""
     shared.state.request_restart()
@@ -88,7 +95,7 @@ def reload_ui() -> dict[str, Any]:
 
 def add_routes(_: Any, app: Any) -> None:
     """The above as routes."""
-    for function in (look, parts, fail, wrap, unwrap, reload_ui):
+    for function in (look, parts, fail, wrap, unwrap, channels, reload_ui):
         app.add_api_route(f"/probe/{function.__name__}", function, methods=["POST"])
 
 
