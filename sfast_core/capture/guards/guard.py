@@ -239,7 +239,7 @@ class Guard:
     def _changed_contents(self) -> str | None:
         for contents in (self._lists, self._dicts):
             for held in contents.different():
-                if (id(held.value), None) not in self._left_out and not self._equality.same_items(held.value, held.before, held.kind):
+                if not self._equality.same_items(held.value, held.before, held.kind) and (id(held.value), None) not in self._left_out:
                     self.what = id(held.value), None
                     return f"what is in {_words(held)} changed"
         if list(map(len, self._counted_tables)) != self._counts:
@@ -263,7 +263,7 @@ class Guard:
                 return f"the defaults of {function.__qualname__} changed"
         for cell, content, seen in self._cells:
             now = content_of(cell)
-            if now is not content and (id(cell), None) not in self._left_out and not self._same(now, content):
+            if now is not content and not self._same(now, content) and (id(cell), None) not in self._left_out:
                 self.what = id(cell), None
                 return f"what {seen.origin or seen.function.__qualname__} closes over changed"
         return None

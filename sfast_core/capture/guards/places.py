@@ -44,7 +44,7 @@ class Places:
             self._arrange()
         for place in self._moving:
             now = place.table.get(place.name, MISSING)
-            if now is not place.then and (id(place.table), place.name) not in left_out and not self._same(now, place.then):
+            if now is not place.then and not self._same(now, place.then) and (id(place.table), place.name) not in left_out:
                 return place
         return None
 

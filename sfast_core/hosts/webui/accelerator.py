@@ -19,7 +19,7 @@ from . import forge
 from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
 from .state import ModuleState, PartState, UnetState
-from .surroundings import obstacle, obstacle_below
+from .surroundings import obstacle
 
 log = logging.getLogger("fast_compile")
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Accelerator:
     def _attach_part(self, part: Part, config: CompileConfig) -> None:
         state = self._state(part.module, config, lambda: PartState(part, config))
         assert isinstance(state, PartState)
-        state.prepare_later(lambda module: part.left_alone or obstacle_below(module))
+        state.prepare_later()
         self._parts.append(Hook(part.module, state.call, part.method).put())
 
     def attach(self, sd_model: Any, config: CompileConfig) -> None:
@@ -81,7 +81,7 @@ class Accelerator:
             unet, is_forge = unet_of(sd_model), hasattr(sd_model, "forge_objects")
             on_this = _on_this(sd_model, config)
             state = self._state(unet, on_this, lambda: UnetState(on_this, _name(sd_model, unet)))
-            state.prepare(obstacle(unet) or (forge.obstacle(sd_model) if is_forge else None))
+            state.prepare(obstacle() or (forge.obstacle(sd_model) if is_forge else None))
             if is_forge:
                 forge.attach(sd_model, state.call)
             else:
@@ -100,7 +100,8 @@ class Accelerator:
         """Other extensions shall find weights that lie as the webui's do, until the next generation."""
         for state in self.states():
             try:
-                state.engine.lay_plain()
+                for engine in state.engines():
+                    engine.lay_plain()
             except Exception:
                 log.debug("Fast Compile: weights stay as they lie", exc_info=True)
 
@@ -118,9 +119,9 @@ class Accelerator:
         """Pictures are sampled and will be decoded: where memory is short, graphs go. They are captured again when they are wanted."""
         try:
             wanted = decoding_bytes(latents, dtype)
-            for state in self.states():
-                if state.engine.graphs is not None:
-                    make_room(state.engine.graphs, state.engine.device, wanted)
+            for engine in (engine for state in self.states() for engine in state.engines()):
+                if engine.graphs is not None:
+                    make_room(engine.graphs, engine.device, wanted)
         except Exception:
             log.debug("Fast Compile: no room was made before decoding", exc_info=True)
 
@@ -156,9 +157,9 @@ class Accelerator:
     def report(self) -> Report:
         """What happened to every model that is alive."""
         states = self.states()
-        for state in states:
-            state.engine.forget_evicted()
-        return Report([state.engine.report for state in states], versions())
+        for engine in (engine for state in states for engine in state.engines()):
+            engine.forget_evicted()
+        return Report([report for state in states for report in state.reports()], versions())
 
     def read(self, form: Callable[[Report], T]) -> T:
         """The report in a form of its own, taken while another thread may be making a picture."""
