@@ -18,6 +18,7 @@ from ..states import States
 from . import forge
 from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
+from .sampling import Sampling, was_ended
 from .state import ModuleState, PartState, UnetState
 from .surroundings import obstacle
 
@@ -31,6 +32,7 @@ class Accelerator:
     def __init__(self) -> None:
         self._states: States[ModuleState] = States()
         self._unet: Hook | None = None
+        self._sampling: Sampling | None = None
         self._parts: list[Hook] = []
         self._wanted: frozenset[str] = frozenset()  # the parts
         self._config = CompileConfig()  # that the hooks were put on with
@@ -42,6 +44,7 @@ class Accelerator:
         Args:
             enabled: whether this one is to be accelerated. If not, weights and memory are given back.
         """
+        self._sampling = None
         self.end()
         if enabled:
             ahead.prepare()  # while the webui encodes the prompts
@@ -76,6 +79,7 @@ class Accelerator:
     def attach(self, sd_model: Any, config: CompileConfig) -> None:
         """A sampling begins: put the compiled forward under the UNet of ``sd_model``. Twice is the same as once."""
         try:
+            self._sampled()
             self._remove_unet()
             self._config = config
             unet, is_forge = unet_of(sd_model), hasattr(sd_model, "forge_objects")
@@ -86,11 +90,36 @@ class Accelerator:
                 forge.attach(sd_model, state.call)
             else:
                 self._unet = Hook(unet, state.call).put()
+            assert isinstance(state, UnetState)
+            self._sampling = Sampling(sd_model, unet, state)
         except Exception as error:
             log.warning("Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True)
 
+    def before_step(self) -> None:
+        """The webui is about to call the model. Where the step before went past our forward, this is put over what came in between."""
+        try:
+            sampling = self._sampling
+            if sampling is None:
+                return
+            if sampling.missed() and sampling.sd_model is not None:
+                self.attach(sampling.sd_model, self._config)
+            if self._sampling is not None:
+                self._sampling.step()
+        except Exception:
+            log.debug("Fast Compile: before a step", exc_info=True)
+
+    def _sampled(self) -> None:
+        """The sampling before is over: where no step of it came here, that is said."""
+        sampling, self._sampling = self._sampling, None
+        if sampling is not None and sampling.missed() and not was_ended():
+            sampling.say()
+
     def end(self) -> None:
         """The generation has ended: the forwards that were there are put back."""
+        try:
+            self._sampled()
+        except Exception:
+            log.debug("Fast Compile: at the end of a sampling", exc_info=True)
         self._remove_unet()
         self._remove_parts()
         self._wanted = frozenset()

@@ -26,7 +26,11 @@ _NOTES = ("last_z_shape",)
 
 
 class ModuleState:
-    """The compiled state of one module. Lives as long as that does and holds nothing of it."""
+    """The compiled state of one module. Lives as long as that does and holds nothing of it.
+
+    Attributes:
+        calls: that came here, whatever became of them.
+    """
 
     def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
@@ -34,6 +38,7 @@ class ModuleState:
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None
+        self.calls = 0
 
     def prepare(self, obstacle: str | None) -> None:
         """Before each sampling: trace again where what steers the forward has changed.
@@ -61,6 +66,8 @@ class ModuleState:
             args: the call's arguments.
             kwargs: its keyword arguments.
         """
+
+        self.calls += 1
 
         def eager() -> Any:
             return original(*args, **kwargs)

@@ -215,16 +215,20 @@ class Patcher:
         return wrapper(apply_model, {"input": x, "timestep": timestep, "c": c}) if wrapper else apply_model(x, timestep, **c)
 
 
+class SdModel(SimpleNamespace):
+    """What a webui calls its model: one of which weak references can be had."""
+
+
 def a1111_model(unet: torch.nn.Module) -> Any:
     """A ``sd_model`` with this UNet."""
     parts = {"first_stage_model": Vae().eval(), "cond_stage_model": TextEncoders().eval()}
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=unet), is_sd1=True, **parts)
+    return SdModel(model=SimpleNamespace(diffusion_model=unet), is_sd1=True, **parts)
 
 
 def forge_model(unet: torch.nn.Module) -> Any:
     """The same of Forge."""
     vae, clip = SimpleNamespace(first_stage_model=Vae().eval()), SimpleNamespace(cond_stage_model=TextEncoders().eval())
-    return SimpleNamespace(forge_objects=SimpleNamespace(unet=Patcher(unet), vae=vae, clip=clip), is_sdxl=True)
+    return SdModel(forge_objects=SimpleNamespace(unet=Patcher(unet), vae=vae, clip=clip), is_sdxl=True)
 
 
 @dataclass
