@@ -17,6 +17,7 @@ from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
+from .guards.given import is_ours
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
@@ -174,7 +175,7 @@ def record(
         try:
             result = call()
         except Exception as error:
-            if id(error) == recorder.raised:
+            if id(error) == recorder.raised or _raised_here(error):
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
     reads.finish()
@@ -227,6 +228,14 @@ def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
     """The modules below the one that is recorded."""
     root = reads.root()
     return [] if root is None else [module for module in root.modules() if module is not root]
+
+
+def _raised_here(error: Exception) -> bool:
+    """Whether code of this package raised an error, which no code of the module's did."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step is not None and is_ours(step.tb_frame.f_code.co_filename)
 
 
 @contextmanager

@@ -148,6 +148,7 @@ class SeenObjects:
                 with self.readers.within(value):
                     for name in CALLING:
                         self._below(self._attribute(seen, name), USED, origin, name)
+                self._class_attribute(cls, "__call__", origin)
         return seen
 
     def _space(self, cls: type) -> None:
