@@ -295,6 +295,7 @@ def test_what_forge_brings(webui: LiveWebui, script: str, arguments: list[Any], 
     """On, changed, off, on again, and with a LoRA: its functions run live between segments."""
     if webui.host.name != "Forge":
         pytest.skip("only Forge has it")
+    webui.generate("txt2img", {}, OFF)  # loads the model
     webui.post("/probe/channels")
     bodies = [
         {"prompt": prompt, "alwayson_scripts": {script: {"args": args}} if args else {}}

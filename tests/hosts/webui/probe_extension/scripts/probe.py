@@ -115,7 +115,7 @@ def take() -> dict[str, Any]:
 def channels() -> dict[str, Any]:
     """Let Forge's FreeU take the tiny UNet's blocks for those that it changes: those of twice the model's channels."""
     unet = _unet()
-    unet.register_to_config(model_channels=unet.config["model_channels"] // 2)
+    unet.register_to_config(model_channels=unet.model_channels // 2)
     return {}
 
 
