@@ -185,10 +185,12 @@ def record(
         return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
     if setting := changed_setting(torch_state(), settings):
         return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
-    return result, *_traced(result, recorder, reads, start)
+    return result, *_traced(result, inputs, table, recorder, reads, start)
 
 
-def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tuple[Trace | Untraceable, Guard]:
+def _traced(
+    result: Any, inputs: list[torch.Tensor], table: WeightTable, recorder: Recorder, reads: ReadSet, start: float
+) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
     try:
         spec, tensors = split_result(result)
@@ -210,6 +212,8 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
         reason = f"the call itself changes the module: {change}"
         return Untraceable(reason, changing=True, inside=owners, readers=readers), Guard(reads, without=change.places)
     externals = Externals(reads)
+    if kept := externals.also_kept(inputs, table):
+        return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
