@@ -23,9 +23,6 @@ _REPORT = "please report it, with the text of the report"
 ADVICE = (
     Advice("which isn't a CUDA device", "The model is on the CPU.", "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`"),
     Advice("another extension", "Another of the webui's extensions works inside the model.", _TURN_IT_OFF),
-    Advice("a hypernetwork is in use", "It computes inside the layers.", _TURN_IT_OFF),
-    Advice("token merging is on", "A setting of the webui's that works inside the layers.", _TURN_IT_OFF),
-    Advice("Hypertile is on", "Likewise, and at random.", _TURN_IT_OFF),
     Advice("computes LoRAs in each layer", "A setting of A1111's: LoRAs don't go into the weights.", _TURN_IT_OFF),
     Advice("'online' LoRAs", "Forge merges LoRAs at each call.", "choose a setting of 'Diffusion in Low Bits' without 'fp16 LoRA'"),
     Advice("--lowvram moves", "Its weights aren't where a fused program could read them.", "start with --medvram, if the GPU bears it"),

@@ -144,7 +144,7 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.tally.useless and self._tracer.cut_changing(module, change):
+                        if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
                             on.thrashing.clear()
                 if variant is None:
                     waiting = on.waiting(signature)

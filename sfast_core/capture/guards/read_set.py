@@ -87,9 +87,11 @@ class ReadSet(SeenValues):
             elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
                 return
             else:
+                self.readers.frame = frame
                 plan = self._planned(code, frame.f_globals)
             if not plan.roots and not plan.receives:
                 return
+            self.readers.frame = frame
             variables = frame.f_locals
             if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
                 self._imports.add(str(variables.get("name")))
@@ -102,6 +104,8 @@ class ReadSet(SeenValues):
                     self._made(receiver)
         except Exception as error:
             self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
+        finally:
+            self.readers.done()
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads = self._codes.of(code)
@@ -225,9 +229,9 @@ class ReadSet(SeenValues):
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
 
-    def run_live(self, modules: Iterable[torch.nn.Module]) -> None:
-        """Before the call: these modules run live in it. What they and those below them change of their own is theirs."""
-        self.live = frozenset(id(below) for module in modules for below in module.modules())
+    def run_live(self, modules: Iterable[torch.nn.Module], functions: Iterable[Any] = ()) -> None:
+        """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
+        self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(map(id, functions))
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         seen = super()._new(value, kind, origin)
