@@ -68,7 +68,9 @@ class _Method:
 
     def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: str) -> None:
         self._module = module
-        self._original = getattr(module, attribute)
+        there = module.__dict__.get(attribute)
+        dead = isinstance(there, _Method) and there.call is None  # somebody has put an earlier one back: what that replaced
+        self._original = there._original if dead else getattr(module, attribute)
         self.call: Call | None = call
         self.foreign = _foreign(module, attribute, others)
 
