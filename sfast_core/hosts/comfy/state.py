@@ -166,7 +166,7 @@ class HookedState:
             return
         try:
             self.engine.restore()
-            if not self._needs_watch():
+            if not self._may_come_back():
                 self._watch.remove()
                 self._watch = None
         except Exception:
@@ -175,10 +175,6 @@ class HookedState:
     def _patcher(self) -> Any:
         """A patcher of the model's, which shares with its clones what the host keeps of replaced weights; None where there is none."""
         return getattr(self.base_model(), "current_patcher", None)
-
-    def _needs_watch(self) -> bool:
-        """Whether calls of others have to be seen still."""
-        return self._may_come_back()
 
     def _may_come_back(self) -> bool:
         """Whether the host keeps weights as the engine laid them out, to put them back when a LoRA goes."""
@@ -252,12 +248,11 @@ class ModelState(HookedState):
 
     def before_call(self, model: torch.nn.Module) -> None:
         """Somebody calls the model."""
-        if self._expected and threading.get_ident() not in self._reach:
+        if self._inside or not self._expected:
+            return super().before_call(model)
+        if threading.get_ident() not in self._reach:
             self.engine.reporter.ran_eager(_PAST)
-        super().before_call(model)
-
-    def _needs_watch(self) -> bool:
-        return self._expected or super()._needs_watch()
+        self.engine.lay_plain()  # the next call may come through the node again: graphs stay
 
     def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         reach = self._reach.get(threading.get_ident())

@@ -7,7 +7,7 @@ from typing import Any
 import comfy.patcher_extension
 import comfy.samplers
 import torch
-from driver import assert_close, assert_fused, calls, fast_compile, load, prompt, report_of, sample
+from driver import assert_close, assert_fused, calls, fast_compile, load, report_of, sample
 
 DIFFUSION_MODEL = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
 
@@ -57,23 +57,26 @@ def scenario_a_cache_that_answers_at_some_steps() -> None:
 
 
 def scenario_options_that_were_copied_before_the_node() -> None:
-    """A guider that keeps the options of the model in front of ours, and samples with them."""
-    model = load("sd15")
-    fast = fast_compile.apply(model)
+    """A guidance that calls the model with the options that its node had kept."""
+    model, twin = load("sd15"), load("sd15")
+
+    def guided(model: Any, kept: dict[str, Any]) -> Any:
+        def more(args: dict[str, Any]) -> torch.Tensor:
+            (again,) = comfy.samplers.calc_cond_batch(args["model"], [args["cond"]], args["input"], args["sigma"], kept)
+            return args["denoised"] + 0.3 * (args["cond_denoised"] * 0.9 - again)
+
+        model = model.clone()
+        model.set_model_sampler_post_cfg_function(more)
+        return model
+
+    expected = sample(guided(twin, twin.model_options))
+    fast = guided(fast_compile.apply(model), model.model_options)
     for _ in range(2):
-        guider = comfy.samplers.CFGGuider(fast)
-        guider.set_conds(prompt(model, 1), prompt(model, 2))
-        guider.set_cfg(7.0)
-        guider.model_options = model.model_options
-        sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "normal", 2)
-        latent = torch.zeros(1, 4, 8, 8)
-        noise = comfy.sample.prepare_noise(latent, 1)
-        guider.sample(noise, latent, comfy.samplers.sampler_object("euler"), sigmas, disable_pbar=True, seed=1)
-    report = report_of(model)
-    assert report.calls == {"eager": 4} and "came past the node" in next(iter(report.reasons)), report.text()
+        before = calls(model)
+        assert_close(sample(fast), expected)
+        since = calls(model) - before
+        assert since["eager"] == 2 and since["fused"] + since["traced"] == 2, dict(since)
+    assert all("came past the node" in reason for reason in report_of(model).reasons)
     before = calls(model)
-    plain = sample(model)
+    sample(guided(model, model.model_options))
     assert calls(model) == before, "a sampling without the node is nobody's business"
-    sample(fast)
-    assert_close(sample(fast), plain)
-    assert_fused(model, before)
