@@ -33,6 +33,8 @@ ADVICE = (
     Advice("live from now on", "A part of the model can't be recorded; it runs as it is, and everything around it is fused.", "nothing: it is traced again"),
     Advice("from its options", "The model looks for an option that another node has put there.", "nothing: it is traced again"),
     Advice("another node replaces", "Another node replaces methods or parts of the model.", _TAKE_IT_OUT),
+    Advice("not by its forward", "Another node runs the model's blocks by code of its own.", _TAKE_IT_OUT),
+    Advice("came past the node", "Another node samples with options that it had copied before.", "put the node Apply Fast Compile in front of that node"),
     Advice("another node wraps its forward", "Another node's code would run inside the trace.", _TAKE_IT_OUT),
     Advice("torch.compile is applied to it too", "Both accelerate the same model.", "use one of the two"),
     Advice("compute their weights at each call", "A LoRA on a model that is only partly on the GPU, or weights that a node wraps.", _MAKE_ROOM),
