@@ -194,6 +194,51 @@ def _convolutions(net: Net) -> Callable[[], None]:
     return lambda: [vars(layer).pop("_conv_forward") for layer in layers]  # type: ignore[return-value]
 
 
+def _merging(net: Net) -> Callable[[], None]:
+    """As tomesd: a class made anew for each block at each picture, which asks what a hook on the UNet has noted, and looks at a generator."""
+    info: dict[str, Any] = {"size": None, "generator": None}
+    hook = net.register_forward_pre_hook(lambda module, args: info.update(size=args[0].shape[2:]))
+
+    def merging(block_class: Any) -> Any:
+        class Merging(block_class):  # type: ignore[misc]
+            _parent = block_class
+
+            def forward(self, h: torch.Tensor, transformer_options: Any = None) -> torch.Tensor:
+                if self._info["generator"] is None:
+                    self._info["generator"] = torch.Generator()
+                result: torch.Tensor = super().forward(h * (1 + 0.001 * self._info["size"][0]), transformer_options)
+                return result
+
+        return Merging
+
+    for block in net.blocks:
+        block.__class__ = merging(type(block))
+        block._info = info
+
+    def undo() -> None:
+        hook.remove()
+        for block in net.blocks:
+            block.__class__ = block._parent  # type: ignore[assignment]
+
+    return undo
+
+
+def test_token_merging_of_a_class_made_anew_for_each_picture(a1111: Webuis) -> None:
+    """The same class in all but identity is no reason to trace again."""
+    assert a1111.picture() == {"traced": 1, "fused": 5}
+    for _ in range(3):
+        undo = [_merging(net) for net in a1111.nets]
+        a1111.picture(16)
+        for each in undo:
+            each()
+        undo = [_merging(net) for net in a1111.nets]
+        assert a1111.picture() == {"fused": 6}
+        for each in undo:
+            each()
+        a1111.picture(16)
+        assert a1111.picture() == {"fused": 6}
+
+
 @pytest.mark.parametrize("put", [_hook, _by_regions, _kept_maps, _tiles, _convolutions])
 def test_replaced_forwards_below_the_unet(a1111: Webuis, put: Callable[[Net], Callable[[], None]]) -> None:
     """The module that they are on runs live, the rest is fused; off again it is all fused as before, and on again."""
