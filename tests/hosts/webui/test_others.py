@@ -204,8 +204,11 @@ def _merging(net: Net) -> Callable[[], None]:
             _parent = block_class
 
             def forward(self, h: torch.Tensor, transformer_options: Any = None) -> torch.Tensor:
-                if self._info["generator"] is None:
-                    self._info["generator"] = torch.Generator()
+                if self is net.blocks[0]:  # the others have too few tokens
+                    if self._info["generator"] is None:
+                        self._info["generator"] = torch.Generator().set_state(torch.get_rng_state())
+                    elif self._info["generator"].device != h.device:
+                        raise ValueError
                 result: torch.Tensor = super().forward(h * (1 + 0.001 * self._info["size"][0]), transformer_options)
                 return result
 
@@ -224,17 +227,14 @@ def _merging(net: Net) -> Callable[[], None]:
 
 
 def test_token_merging_of_a_class_made_anew_for_each_picture(a1111: Webuis) -> None:
-    """The same class in all but identity is no reason to trace again."""
+    """The same class in all but identity is no reason to trace again, once it is known which of the blocks run live."""
     assert a1111.picture() == {"traced": 1, "fused": 5}
-    for _ in range(3):
-        undo = [_merging(net) for net in a1111.nets]
-        a1111.picture(16)
-        for each in undo:
-            each()
-        undo = [_merging(net) for net in a1111.nets]
-        assert a1111.picture() == {"fused": 6}
-        for each in undo:
-            each()
+    for settled in (False, False, True):
+        for steps in (16, 6):
+            undo = [_merging(net) for net in a1111.nets]
+            assert a1111.picture(steps) == {"fused": steps} or not settled
+            for each in undo:
+                each()
         a1111.picture(16)
         assert a1111.picture() == {"fused": 6}
 
