@@ -117,6 +117,14 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             if mine not in self._nodes:
                 self._bind(mine, self._weight(replace(ref, part=Part(stored, where)), theirs))
 
+    def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
+        """``make(array)``, which is ``torch.from_numpy`` of an array."""
+        result = make(array)
+        if not self._paused and not self.failure and self._leaf is None:
+            with self.paused():
+                self._bind_array(result)
+        return result
+
     def run(self, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
         """``function(*args)``, which may be anything that depends on these alone, as one node: an op's meaning."""
         if self._paused or self.failure or self._leaf is not None:
@@ -197,6 +205,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
         node = self._nodes.get(tensor)
         if node is not None:
+            if node.op != "placeholder" and any(tensor is each for found in self._inputs.values() for _, each in found):
+                return True  # it was written to
             return node.op == "placeholder" and bool(node.users)
         ref = self._table.find(tensor)
         return ref is not None and ref in self.all_weights()
@@ -205,15 +215,16 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Close the graph with ``result`` as its outputs; None where the recording failed.
 
         Args:
-            result: tensors that the graph is to return.
+            result: tensors that the graph is to return, in front of what is in the inputs that the call has written to.
             found: says where a tensor is kept that is no input, no weight and wasn't computed.
         """
         if self.failure is None:
             try:
                 nodes = tuple(self._node(tensor, "the result") for tensor in result)
-                self.graph.output(nodes)
+                self.graph.output((*nodes, *self._written_inputs()))
                 self._refuse_unwritten()
                 self._unchanged.check()
+                self._check_arrays()
                 self._name_externals(found)
                 self._finish_live(found)
             except CaptureError as error:
@@ -258,6 +269,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             self.watch.resume()
             return func(*args, **kwargs)
         # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
+        self._before(func, name, args, kwargs)
         self.watch.resume(installed=not isinstance(func, _OPERATORS))
         result = func(*args, **kwargs)
         self.watch.pause()

@@ -13,11 +13,13 @@ import torch
 from torch.utils import _pytree
 
 from ..weights import WeightTable
+from .arrays import arrays_seen
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Effects, Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
 from .guards.given import is_ours
+from .input_writes import InputWrites
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
@@ -37,16 +39,30 @@ class OutputSpec:
     leaves: tuple[Any, ...]  #: non-tensor leaves as they are, tensors as their index in a :class:`_Slot`
     count: int  #: of the result's tensors; those behind them are what the call leaves elsewhere
     effects: Effects = field(default_factory=Effects)
+    writes: InputWrites = field(default_factory=InputWrites)
 
     def build(self, tensors: list[torch.Tensor]) -> Any:
         """The result with ``tensors`` in it."""
         return _pytree.tree_unflatten([tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.tree)
 
-
-    def repeat(self, tensors: list[torch.Tensor]) -> None:
-        """Do again what the recorded call did besides computing its result."""
+    def repeat(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+        """Do again what the recorded call did besides computing its result. ``inputs``: this call's."""
         if self.effects:
             self.effects.repeat(tensors[self.count :])
+        self.writes.repeat(tensors, inputs)
+
+    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What the recorded call was given and what it made of that, once: both belong to that call alone.
+
+        Args:
+            inputs: its tensors, as it has left them.
+            result: what it returned.
+        """
+        made = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        given, made = self.writes.given(inputs), [*made, *self.effects.tensors, *self.writes.left(inputs)]
+        self.effects.tensors.clear()
+        self.writes.forget()
+        return given, made
 
 
 @dataclass(frozen=True)
@@ -171,21 +187,30 @@ def record(
     functions = live.functions() if live else []
     reads.run_live(apart, [each.function for each in functions])
     whole = run_as_they_are([*apart, *table.closed(closed)], run)
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, found_as_live(functions, run_function), _watching(reads, recorder), recorder:
+    around_it = (leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, found_as_live(functions, run_function))
+    with ExitStack() as stack:
+        for context in (*around_it, arrays_seen(recorder.from_array), _watching(reads, recorder), recorder):
+            stack.enter_context(context)
         try:
             result = call()
         except Exception as error:
             if id(error) == recorder.raised or _raised_here(error):
+                recorder.input_writes.put_back(inputs)
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
+    found: Trace | Untraceable
     reads.finish()
+    recorder.decisions.finish()
     if random.moved():
-        return result, Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
-    if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
-        return result, Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
-    if setting := changed_setting(torch_state(), settings):
-        return result, Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
-    return result, *_traced(result, inputs, table, recorder, reads, start)
+        found, guard = Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
+    elif random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
+        found, guard = Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
+    elif setting := changed_setting(torch_state(), settings):
+        found, guard = Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
+    else:
+        found, guard = _traced(result, inputs, table, recorder, reads, start)
+    guard.decisions = recorder.decisions
+    return result, found, guard
 
 
 def _traced(
@@ -223,7 +248,7 @@ def _traced(
     root = reads.root()
     if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
         return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
-    outputs = replace(spec, effects=effects)
+    outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
 

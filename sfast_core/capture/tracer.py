@@ -48,7 +48,7 @@ class Tracer:
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
         self._leaf_scope = leaf_scope
         self._codes = known_codes()
-        self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
+        self._changing: set[Hashable] = set()  # signatures whose last recorded call changed the module
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
         self.words: set[str] = set()  # in the code that ran in recorded calls
         self.live = LiveModules()
@@ -113,6 +113,8 @@ class Tracer:
             trace = Untraceable(f"{guard.hooked}: {'it runs' if len(hooked) == 1 else 'such modules run'} live from now on", passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable("the call changes its arguments")
+        if isinstance(trace, Trace):  # what it sets is as it was found: a setting of another node's, not a state that goes on
+            self._changing.discard(signature.key)
         return result, trace, guard
 
 

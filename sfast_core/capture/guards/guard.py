@@ -10,9 +10,9 @@ import copy
 import itertools
 import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,6 +29,9 @@ from .readers import Key, Reader, code_of
 
 _UNSTEADY = 8  # things that are another at each call
 
+if TYPE_CHECKING:
+    from ..decisions import Decisions
+
 
 class Guard:
     """What a recorded call read, as it was when the call began. The root is held weakly.
@@ -42,6 +45,7 @@ class Guard:
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
+        decisions: of the call, by the values of its tensors; None where it was given up before it was over.
         what: the place of what was found to have changed last, where that is known.
     """
 
@@ -55,6 +59,7 @@ class Guard:
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
     ) -> None:
+        self.decisions: Decisions | None = None
         self._root = reads.root
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
@@ -158,6 +163,10 @@ class Guard:
             or self._changed_values()
             or self._hooks.changed()
         )
+
+    def decided(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether a call with these tensors takes the ways that the recorded one took."""
+        return not self.decisions or self.decisions.hold(inputs)
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't worth their memory."""

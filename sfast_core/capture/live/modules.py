@@ -50,6 +50,16 @@ class InModule:
         return around.module.get_submodule(self.path)
 
 
+def contents(container: Any) -> list[tuple[Any, Any]]:
+    """What is in a list or a dict, by its place."""
+    return list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+
+
+def other_contents(now: Sequence[tuple[Any, Any]], then: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether a container holds something else than before, or at another place."""
+    return len(now) != len(then) or any(one[0] != other[0] or one[1] is not other[1] for one, other in zip(now, then, strict=True))
+
+
 def modules_at_work() -> list[torch.nn.Module]:
     """The modules that are being called in this thread, the innermost first."""
     found: list[torch.nn.Module] = []

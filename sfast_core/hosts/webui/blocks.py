@@ -59,12 +59,12 @@ class Blocks:
         reports = [engine.report for engine in self.engines()]
         return ModuleReport(
             f"{self._name}, its blocks",
-            next((report.device for report in reports if report.device), ""),
-            sum((report.calls for report in reports), Counter[str]()),
-            sum((report.reasons for report in reports), Counter[str]()),
-            [signature for report in reports for signature in report.signatures],
-            sum(report.adopted_bytes for report in reports),
-            self._config.settings(),
+            device=next((report.device for report in reports if report.device), ""),
+            calls=sum((report.calls for report in reports), Counter[str]()),
+            reasons=sum((report.reasons for report in reports), Counter[str]()),
+            signatures=[signature for report in reports for signature in report.signatures],
+            adopted_bytes=sum(report.adopted_bytes for report in reports),
+            settings=self._config.settings(),
         )
 
     @contextmanager
