@@ -60,9 +60,9 @@ class Externals:
 
     def also_kept(self, inputs: Iterable[torch.Tensor], table: WeightTable) -> str | None:
         """Where one of a call's own tensors is found besides, as a weight or by what the call reads: which of the two was meant, nobody can say."""
-        weight = next((ref for ref in map(table.find, inputs) if ref is not None), None)
-        if weight is not None:
-            return str(weight)
+        for ref in map(table.find, inputs):
+            if ref is not None and ref.table() is not ref.module().__dict__:  # a plain attribute counts where it is read
+                return str(ref)
         given = {id(tensor) for tensor in inputs}
         for seen in self._reads.seen.values():  # thousands, of a dozen attributes each
             for name, then in seen.found.items():

@@ -65,6 +65,13 @@ def test_what_is_passed_is_not_taken_for_where_it_was_found(what: str) -> None:
     assert any("which the call may read" in reason for reason in report.reasons)
 
 
+def test_what_an_attribute_holds_that_nobody_reads_is_only_an_input() -> None:
+    net = made(_linear)
+    net.value = torch.eye(8)
+    report = calls(net, (X, net.value), (X, torch.ones(8, 8)))
+    assert report.calls == {"traced": 1, "fused": 3}
+
+
 def test_another_tensor_with_the_same_memory_is_only_an_input() -> None:
     report = calls(made(_linear), (X, torch.eye(8)), (X, torch.ones(8, 8)))
     assert report.calls == {"traced": 1, "fused": 3}
