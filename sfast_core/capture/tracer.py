@@ -137,7 +137,7 @@ class Tracer:
         if home is not None:
             return self.live.add_function(root, *home, reason, steady)
         module = None if reader.module is None else reader.module()
-        return module is not None and self.live.add(root, (module,), reason, steady, alone=True)
+        return module is not None and self.live.add(root, (module,), reason, steady)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
