@@ -8,6 +8,7 @@ also what a step takes, which for models as small as these tells of launches alo
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import statistics
 import sys
@@ -15,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -189,6 +190,13 @@ def table(rows: list[Row]) -> str:
         cells = [row.model, status, str(row.calls), str(row.left), f"{row.error:.1e}", f"{row.eager_error:.1e}", *times, row.passes]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a families.csv."""
+    kinds = {"str": str, "int": int, "float": float}
+    with open(path, newline="", encoding="utf-8") as file:
+        return [Row(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(Row)}) for line in csv.DictReader(file)]
 
 
 def main() -> None:

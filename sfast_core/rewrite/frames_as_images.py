@@ -16,6 +16,8 @@ from ..ops.conv2d_act import conv2d_act
 from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
 from .patterns import HasImpl
 
+_FARTHEST = 16  #: operations between a convolution and the images
+
 
 def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
     """Each convolution over time alone that a kernel computes so, with the norm and the activation in front of it and the sum behind it."""
@@ -32,6 +34,8 @@ def _convolution(node: Node, has_impl: HasImpl) -> bool:
     if isinstance(padding, str) or shape(weight)[3:] != (1, 1) or tuple(stride[1:]) != (1, 1) or tuple(padding[1:]) != (0, 0):  # type: ignore[arg-type, index]
         return False
     front = _front(frames)
+    if not _of_images(front[0] if front else frames):
+        return False
     x = _image(front[0] if front else frames, node)
     kernel = insert(node, torch.reshape, weight, shape(weight)[:-1])  # type: ignore[arg-type]
     arguments = (x, kernel, bias, (stride[0], 1), (padding[0], 0), (dilation[0], 1), groups)  # type: ignore[index]
@@ -51,6 +55,20 @@ def _convolution(node: Node, has_impl: HasImpl) -> bool:
             new, last = insert_as(total, value(new), torch.add, *with_other), total
     replace(last, insert_as(last, value(last), torch.reshape, new, shape(last)))
     return True
+
+
+def _of_images(frames: Any) -> bool:
+    """Whether frames are images that were put in a row, with their channels innermost: what comes from other videos lies otherwise and would be copied."""
+    for _ in range(_FARTHEST):
+        if not isinstance(frames, Node) or value(frames).dim() != 5:
+            return isinstance(frames, Node) and value(frames).dim() == 4
+        if calls(frames, torch.reshape, torch.permute):
+            frames = frames.args[0]
+        elif calls(frames, torch.add, torch.mul, torch.addcmul, F.silu, F.group_norm):
+            frames = next((arg for arg in frames.args if alike(arg, frames)), None)
+        else:
+            return False
+    return False
 
 
 def _front(frames: Any) -> tuple[Node, Node, bool] | None:

@@ -35,7 +35,8 @@ def frames_in_rows(graph: Graph) -> int:
     changed = 0
     compact: dict[Node, Node] = {}  # what is the same for all tokens of a frame, once for each frame
     for node in list(graph.nodes) if frames else ():
-        rows_ = frames.get(shape(node)[:-1]) if isinstance(node.meta.get("val"), torch.Tensor) and value(node).dim() == 3 else None  # type: ignore[call-overload]
+        known = isinstance(node.meta.get("val"), torch.Tensor) and value(node).dim() == 3
+        rows_ = frames.get((shape(node)[0], shape(node)[1])) if known else None
         if rows_ is None:
             continue
         if node in repeated:

@@ -93,6 +93,12 @@ STAY: dict[str, tuple[Function, dict[str, Any]]] = {
 }
 
 
+def test_a_video_that_is_none_of_images_stays() -> None:
+    """As in video VAEs: its channels are not innermost."""
+    found, graph = _rewritten("frames_as_images", lambda net, x: net.one(F.silu(net.norm(x)) + x), torch.randn(2, CHANNELS, 3, 5, 4))
+    assert found == 0 and count(graph, F.conv3d) == 1
+
+
 @pytest.mark.parametrize("name", STAY)
 def test_what_looks_at_other_pixels_stays(name: str) -> None:
     function, kernel = STAY[name]
