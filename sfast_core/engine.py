@@ -137,14 +137,14 @@ class Engine:
         with on.lock:
             try:
                 first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
-                variant = on.variants.take(signature.key)
+                variant = on.variants.take(signature.key, signature.tensors)
                 replayed = self._replay_ahead(variant, signature, device)
                 if variant is not None and variant.guard is not None and (change := variant.guard.changed(module) or self._tracer.live.over(module)):
-                    left, variant, replayed = variant, on.variants.another(signature.key, module), None
+                    left, variant, replayed = variant, on.variants.another(signature.key, module, signature.tensors), None
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.tally.useless and self._tracer.cut_changing(module, change):
+                        if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
                             on.thrashing.clear()
                 if variant is None:
                     waiting = on.waiting(signature)

@@ -25,7 +25,7 @@ from .calls import Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
-from .guards import Pausing, Unwatched
+from .guards import Pausing, Reader, Unwatched, reader_at
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
@@ -49,6 +49,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
+        self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
@@ -188,7 +189,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
-            self.at_work = modules_at_work()
+            self.at_work, self.ended_in = modules_at_work(), reader_at(sys._getframe(1))
 
     @property
     def weights(self) -> list[WeightRef]:
