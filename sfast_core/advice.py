@@ -44,7 +44,7 @@ ADVICE = (
     Advice("gradients are being recorded", "The model is being trained, or called from a script.", "call it under torch.inference_mode()"),
     Advice("its shapes keep changing", "A VAE or a text encoder sees ever new sizes.", "nothing: a size that comes again is traced"),
     Advice("it computes in float32", "A VAE in float32.", "start ComfyUI with --bf16-vae, if the VAE's pictures bear it"),
-    Advice("not those of video and sound", "The VAE is not one of pictures.", _NOTHING),
+    Advice("VAEs of pictures, video and sound", "The VAE is not one of those.", _NOTHING),
     Advice("signatures take turns", "More sizes and options come in turn than traces are kept.", "raise max_signatures in the settings"),
     Advice("PyTorch's setting", "Other code switches it from call to call, or within one.", "have it set once, before the first step"),
     Advice("watches each of torch's functions", "A profiler or a debugging tool of PyTorch's is on.", "turn it off where you don't need it"),

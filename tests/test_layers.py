@@ -94,7 +94,7 @@ ALLOWED: dict[str, set[str]] = {
     "compiled": {"ahead", "config", "engine", "report", "state"},
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report"},
-    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "ops", "report", "runtime", "weights"},
+    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "ops", "report", "runtime", "state", "weights"},
 }
 
 

@@ -54,7 +54,9 @@ class Calls(InPlace):
         if sets_the_same(name, args):
             return None
         if kwargs.get("out") is not None:
-            raise CaptureError(f"{name} writes to out=")
+            if not isinstance(kwargs["out"], torch.Tensor):
+                raise CaptureError(f"{name} writes to several tensors by out=")
+            kwargs = {key: value for key, value in kwargs.items() if key != "out"}
         if reason := why_not_static(name, args, kwargs):
             raise CaptureError(reason)
         if name == "__deepcopy__":  # its memo knows tensors by ids, which others have later
@@ -96,6 +98,8 @@ class Calls(InPlace):
     def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if name == "__deepcopy__":
             func, name, args = torch.Tensor.clone, "clone", args[:1]
+        if kwargs.get("out") is not None:
+            return self._record_out(func, name, call, kwargs["out"])
         in_place = is_in_place(name) or call[1].get("inplace") is True
         if mutates(func) and not (in_place and functional_form(name)):
             return self._record_changing(func, name, call, args, kwargs, result)

@@ -45,6 +45,25 @@ class InPlace(Arrays):
             value = args[2] if name == "__setitem__" else None
             self._written_through(target, node, [other for other in self._live_aliases(target) if other is not value])
 
+    def _record_out(self, func: Any, name: str, call: tuple[Any, Any], target: torch.Tensor) -> None:
+        """A function that puts its result into a tensor: as without, and then the tensor is that."""
+        if target not in self._nodes or self._is_foreign(target):
+            raise CaptureError(f"{name} writes to an input or a weight by out=")
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            raise CaptureError(f"{name} writes to out= under autocast")
+        try:
+            computed = func(*_metas(tuple(call[0])), **_metas(call[1]))
+        except Exception as error:
+            raise CaptureError(f"{name} writes to out= and can't be asked what: {error}") from None
+        if not isinstance(computed, torch.Tensor) or computed.shape != target.shape:
+            raise CaptureError(f"{name} writes to an out= of another shape")
+        node = call_function(self.graph, func, tuple(call[0]), call[1])
+        if computed.dtype != target.dtype:
+            node.meta["val"], node.meta["device"] = computed, target.device
+            node = call_function(self.graph, cast_like, (node, target.dtype))
+        self._nodes[target] = self._value(node, target)
+        self._written_through(target, node, list(self._live_aliases(target)))
+
     def _record_changing(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """An operator of a library's that changes arguments: a function that returns what it leaves in them."""
         changed = changed_arguments(func, len(args), kwargs)

@@ -17,6 +17,21 @@ Arguments = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
+class Padded:
+    """A call's arguments in another size.
+
+    Attributes:
+        kwargs: all of them, by name.
+        cut: makes of its result, or of that of the call as it was, the one that was asked for.
+        written: the tensors that the part writes to, and nobody reads afterwards.
+    """
+
+    kwargs: dict[str, Any]
+    cut: Callable[[Any], Any]
+    written: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Kind:
     """What is particular to a kind of part.
 
@@ -25,12 +40,14 @@ class Kind:
         why_no_graph: why a call with these arguments is fused but not captured, or None.
         few_shapes: whether it pays to look out for shapes that never come again (see :class:`.one_offs.OneOffs`).
         writes_input: whether its forward writes to its first argument, which nobody reads afterwards.
+        padded: gives a call of the part another size, which others have too, or None where it stays as it is.
     """
 
     why_not: Callable[[Arguments], str | None] = lambda args: None
     why_no_graph: Callable[[Arguments], str | None] = lambda args: None
     few_shapes: bool = False
     writes_input: bool = False
+    padded: Callable[[torch.nn.Module, Arguments, dict[str, Any]], Padded | None] = lambda module, args, kwargs: None
 
 
 class PartCalls:
@@ -40,9 +57,11 @@ class PartCalls:
         engine: the part's.
         kind: its particularities.
         config: as the user has set it; the engine's is changed from call to call.
+        keeps_state: whether somebody sees to lists and dicts that the part changes.
     """
 
-    def __init__(self, engine: Engine, kind: Kind, config: CompileConfig) -> None:
+    def __init__(self, engine: Engine, kind: Kind, config: CompileConfig, keeps_state: bool = False) -> None:
+        self._keeps_state = keeps_state
         self._engine = engine
         self._kind = kind
         self._config = config
@@ -63,6 +82,8 @@ class PartCalls:
         """
         if reason := self._kind.why_not(args):
             raise CaptureError(reason)
+        if not self._keeps_state and any(isinstance(value, (list, dict)) for value in (*args, *kwargs.values())):
+            raise CaptureError("it is given a container that it may write to")
         if self._kind.few_shapes and (reason := self._one_offs.reason(Signature(args, kwargs).key)):
             raise CaptureError(reason)
         engine = self._engine

@@ -6,6 +6,7 @@ regulariser around them stay the host's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -29,11 +30,9 @@ def halves(vae: Any) -> Iterator[tuple[torch.nn.Module, str, Kind]]:
 
 def _why_not(args: Arguments) -> str | None:
     x = args[0] if args else None
-    if not isinstance(x, torch.Tensor) or x.dim() != 4:
+    if not isinstance(x, torch.Tensor) or x.dim() < 3:
         shown = f"{x.dim()} dimensions" if isinstance(x, torch.Tensor) else "no tensor"
-        return f"its input has {shown}: VAEs of pictures are accelerated, not those of video and sound"
-    if any(isinstance(value, (list, dict)) for value in args):
-        return "it is given a container that it may write to"
+        return f"its input has {shown}: VAEs of pictures, video and sound are accelerated"
     if x.device.type == "cuda" and x.dtype == torch.float32:
         return "it computes in float32, and the fused kernels are worth it in float16 and bfloat16"
     return None
@@ -41,5 +40,5 @@ def _why_not(args: Arguments) -> str | None:
 
 def _why_no_graph(most: int, args: Arguments) -> str | None:
     """Big pictures take milliseconds a kernel (1024x1024: 23 ms in all on an H100), so launching them costs nothing; a graph holds gigabytes."""
-    pixels = args[0].shape[0] * args[0].shape[2] * args[0].shape[3]
+    pixels = args[0].shape[0] * math.prod(args[0].shape[2:])
     return "for a picture as large as this a graph saves no time, and takes the diffusion model's memory" if pixels > most else None

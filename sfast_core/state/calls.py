@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from ..capture import CaptureError
+from ..capture import CaptureError, recording
 from ..engine import Engine, Forward
 from .opening import Constants, Opening, Standing, size_of
 from .recipe import Making, Outcome
 
+Run = Callable[[Forward, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = ("cache", "past_key_values")
 
 
@@ -38,15 +39,22 @@ class StatefulCalls:
 
     def call(self, engine: Engine, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``original(*args, **kwargs)`` returns, which leaves in the caches what that would leave there."""
-        eager = lambda: _Done(original(*args, **kwargs))  # noqa: E731
+
+        def run(forward: Forward, opened: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            return engine.call(module, forward, opened, named, lambda: forward(*opened, **named))
+
+        return self.through(engine, original, args, kwargs, run)
+
+    def through(self, engine: Engine, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+        """The same, where ``run`` calls the engine: it gets a forward without state, and the arguments for it."""
         opening = Opening(self._constants)
         try:
             opened = tuple([opening.of(arg, f"args[{index}]") for index, arg in enumerate(args)])
             named = {name: opening.of(arg, f"kwargs[{name!r}]") for name, arg in kwargs.items()}
             self._refuse_growing(opening)
         except CaptureError as error:
-            return engine.run_eager(str(error), eager).result
-        outcome = engine.call(module, _Forward(original, self._constants), opened, named, eager)
+            return engine.run_eager(str(error), lambda: original(*args, **kwargs))
+        outcome = run(_Forward(original, self._constants, args, kwargs), opened, named)
         if isinstance(outcome, _Done):
             return outcome.result
         number, tensors = outcome
@@ -72,13 +80,20 @@ class _Done:
 
 
 class _Forward:
-    """A forward as a function of what is in its caches: returns the number of an :class:`Outcome`, and its tensors."""
+    """A forward as a function of what is in its caches: returns the number of an :class:`Outcome`, and its tensors.
 
-    def __init__(self, original: Forward, constants: Constants) -> None:
+    Where it isn't recorded, it is the call itself, with the caller's own arguments.
+    """
+
+    def __init__(self, original: Forward, constants: Constants, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._original = original
         self._constants = constants
+        self._args = args
+        self._kwargs = kwargs
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[int, list[torch.Tensor]]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not recording():
+            return _Done(self._original(*self._args, **self._kwargs))
         standing = Standing(self._constants)
         given, named = standing.of(args), {name: standing.of(arg) for name, arg in kwargs.items()}
         outcome, tensors = standing.outcome(self._original(*given, **named))

@@ -1,7 +1,7 @@
 """``apply_clip``: a clone of a CLIP object whose text encoders are compiled.
 
 The layers between embedding and pooling are: tokens, weights, and the place of a prompt's end, which differ from prompt to prompt, stay the
-host's, so one trace serves every prompt of as many sections of 77 tokens.
+host's, so one trace serves every prompt of as many sections of 77 tokens. Language models get their prompts padded (:mod:`.padding`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from ..parts import Kind
 from .doorway import Doorway, behind
 from .in_place import with_patches_in_place
 from .install import watched_clone
+from .padding import may_be_padded, padded
 from .parts import Part
 
 _ENTRIES = ("encode_token_weights",)
 _ENCODER = ("set_clip_options", "encode_token_weights")  #: what a text encoder of the host has
 #: Where the layers are below a text model: CLIP, T5 and BERT.
 _LAYERS = ("text_model.encoder", "encoder", "bert.encoder")
+_CAUSAL = "model"  #: and of language models
 _LAYERS_OF = Kind(few_shapes=True, writes_input=True)
+_CAUSAL_LAYERS_OF = Kind(few_shapes=True, padded=padded)
 
 
 def apply_clip(clip: Any, config: CompileConfig | None = None) -> Any:
@@ -53,12 +56,14 @@ def _parts(patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
     for path, module in _encoders(model):
         found, text = True, module.transformer
         name = f"Text encoder {path or 'clip'} ({type(text).__name__})"
-        layers = _layers(text)
-        if layers is None:
-            reason = "it is no CLIP, T5 or BERT: the prompts of a language model differ in length, and each would be traced anew"
-            yield Part(text, name, model, patcher=patcher, left_alone=reason)
-        else:
+        layers, causal = _layers(text), getattr(text, _CAUSAL, None)
+        if layers is not None:
             yield Part(layers, name, model, _LAYERS_OF, patcher)
+        elif isinstance(causal, torch.nn.Module) and may_be_padded(causal):
+            yield Part(causal, name, model, _CAUSAL_LAYERS_OF, patcher)
+        else:
+            reason = "it is no CLIP, T5, BERT or causal model: its prompts differ in length, and each would be traced anew"
+            yield Part(text, name, model, patcher=patcher, left_alone=reason)
     if not found:
         yield Part(model, f"Text encoder ({type(model).__name__})", model, patcher=patcher, left_alone="it is not understood")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,6 +17,8 @@ from ...kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
 from .page import Page
+
+_POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
 
 
 @functools.cache
@@ -43,10 +46,21 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         kitchen = getattr(getattr(comfy, "quant_ops", None), "ck", None)
         if hasattr(kitchen, "int8_linear") and (operator := _int8_linear()) is not None:
             replaced.enter_context(in_place_of(kitchen, "int8_linear", partial(_product, operator)))
+        prefetch = sys.modules.get("comfy.model_prefetch")
+        if hasattr(prefetch, _POP):
+            replaced.enter_context(in_place_of(prefetch, _POP, _popped))
         for loader in loaders_of_blocks():
             replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
             replaced.enter_context(in_place_of(vars(loader)[BLOCKS], "to", partial(_unrecorded, recorder)))
         yield
+
+
+def _popped(pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's."""
+    core = kwargs.get("core", args[3] if len(args) > 3 else None)
+    if queue is not None or kwargs.get("enable_graph"):
+        return pop(queue, *args, **kwargs)
+    return core() if core is not None else None
 
 
 def _cast(recorder: Recorder, cast: Any, module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from ...capture import recording
 from ...config import CompileConfig
 from ...engine import Forward
+from ...state import StatefulCalls
 from ..options import Steering
 from ..parts import Kind, PartCalls
 from .state import HookedState, engine_of
@@ -43,11 +45,33 @@ class PartState(HookedState):
     def __init__(self, part: Part, config: CompileConfig) -> None:
         dynamic = getattr(part.patcher, "is_dynamic", bool)()
         super().__init__(part.owner, engine_of(part.owner, part.name, config, dynamic), config)
-        self._calls = PartCalls(self.engine, part.kind, config)
+        self._calls = PartCalls(self.engine, part.kind, config, keeps_state=True)
+        self._stateful = StatefulCalls()
+        self._kind = part.kind
         self._patcher_ref = weakref.ref(part.patcher) if part.patcher is not None else None
 
     def _patcher(self) -> Any:
         return self._patcher_ref() if self._patcher_ref is not None else None
+
+    def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        padded = self._kind.padded(model, args, kwargs)
+        if padded is None:
+            return self._call_with_state(model, original, foreign, args, kwargs)
+
+        def forward(*longer: Any, **named: Any) -> Any:
+            if not recording():
+                return original(*args, **kwargs)
+            return original(*longer, **{name: value.clone() if name in padded.written else value for name, value in named.items()})
+
+        return padded.cut(self._call_with_state(model, forward, foreign, (), padded.kwargs))
+
+    def _call_with_state(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A video's frames, which are kept in lists from call to call, are part of what goes in and comes out."""
+        call = super()._call
+        if not any(type(value) in (list, dict) for value in (*args, *kwargs.values())):
+            return call(model, original, foreign, args, kwargs)
+        run = lambda forward, opened, named: call(model, forward, foreign, opened, named)  # noqa: E731
+        return self._stateful.through(self.engine, original, args, kwargs, run)
 
     def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
         return self._calls(model, traced, call.args, call.kwargs, eager)

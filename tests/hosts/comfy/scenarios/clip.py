@@ -14,8 +14,11 @@ import comfy.hooks
 import comfy.model_management as management
 import comfy.sd
 import comfy.sd1_clip
+import comfy.text_encoders.flux
 import comfy.text_encoders.genmo
 import comfy.text_encoders.lumina2
+import comfy.text_encoders.qwen_image
+import comfy.text_encoders.z_image
 import tiny
 import torch
 from driver import PACK, assert_close, assert_differs, fast_compile
@@ -198,16 +201,29 @@ def scenario_t5() -> None:
         assert_parts_fused(plain.cond_stage_model, traced=True)
 
 
-def scenario_a_language_model_runs_as_it_was() -> None:
-    small = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
-    options = {"gemma2_2b_model_config": {**small, "vocab_size": 300}}
-    plain = text_encoders(comfy.text_encoders.lumina2.te(), lambda **_: None, **options)
-    name = plain.cond_stage_model.clip_name
-    tokens = {name: [[(2, 1.0), (7, 1.0), (9, 1.0)]]}
-    expected = plain.encode_from_tokens(tokens)
-    fast = fast_compile.apply_clip(plain)
-    assert torch.equal(fast.encode_from_tokens(tokens), expected)
-    assert_parts_eager(plain.cond_stage_model, "language model")
+def scenario_language_models() -> None:
+    """Prompts of many lengths, padded for one trace: masks or none, the last layer's, one's or all layers' results."""
+    small = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 300}
+    made = [
+        (comfy.text_encoders.lumina2.te(), "gemma2_2b_model_config", {}),
+        (comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"), "qwen3_4b_model_config", {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)}),
+        (comfy.text_encoders.z_image.te(), "qwen3_4b_model_config", {}),
+        (comfy.text_encoders.qwen_image.te(), "qwen25_7b_model_config", {}),
+    ]
+    for encoder, config, options in made:
+        plain = text_encoders(encoder, lambda **_: None, **{config: small})
+        name = plain.cond_stage_model.clip_name
+        inner = getattr(plain.cond_stage_model, plain.cond_stage_model.clip)
+        for attribute, value in options.items():
+            setattr(inner, attribute, value)
+        fast = fast_compile.apply_clip(plain)
+        for length in (70, 80, 100, 110, 128, 70, 40):
+            tokens = {name: [[((7 * place + length) % 290 + 5, 1.0) for place in range(length)]]}
+            expected, got = plain.encode_from_tokens(tokens), fast.encode_from_tokens(tokens)
+            assert got.shape == expected.shape and got.stride() == expected.stride()
+            assert_close(got, expected)
+        calls = part_calls(plain.cond_stage_model)
+        assert calls == {"traced": 2, "fused": 5}, dict(calls)
 
 
 def scenario_the_incoming_clip_stays_as_it_was() -> None:

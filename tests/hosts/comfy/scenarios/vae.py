@@ -9,13 +9,24 @@ import weakref
 from typing import Any
 from unittest.mock import patch
 
+import comfy.ldm.wan.vae
 import comfy.model_management as management
 import comfy.model_patcher
 import comfy.sd
 import tiny
 import torch
 from driver import PACK, assert_close, assert_differs, fast_compile
-from part_tools import Capturing, assert_parts_eager, assert_parts_fused, assert_refused, part_calls, reports, tiny_autoencoder, vae
+from part_tools import (
+    Capturing,
+    assert_parts_eager,
+    assert_parts_fused,
+    assert_refused,
+    part_calls,
+    reports,
+    tiny_autoencoder,
+    vae,
+    weights_for,
+)
 
 _DECODER, _ENCODER = "VAE decoder (AutoencoderKL)", "VAE encoder (AutoencoderKL)"
 
@@ -213,25 +224,46 @@ def scenario_what_other_nodes_do_with_its_model() -> None:
     assert_close(fast.decode(_latent()), expected)
 
 
-def scenario_video_and_unknown_models_run_as_they_were() -> None:
+def _video_vae() -> Any:
+    """Wan 2.1's, as Load VAE gives it, with 8 channels: it keeps frames from call to call in lists."""
+    sizes = {"dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2, "attn_scales": [], "temperal_downsample": [False, True, True]}
+    return comfy.sd.VAE(sd=weights_for(comfy.ldm.wan.vae.WanVAE(**sizes, image_channels=3, conv_out_channels=3, dropout=0.0)))
+
+
+def scenario_a_video() -> None:
+    """Of several lengths, whole and in tiles: what a call keeps of its frames is not the next one's."""
+    plain = _video_vae()
+    fast = fast_compile.apply_vae(plain)
+    for _ in range(2):
+        for frames in (3, 1, 2):
+            latent = tiny.noise((1, 16, frames, 4, 4), frames)
+            picture = plain.decode(latent)
+            assert_close(fast.decode(latent), picture)
+            assert_close(fast.encode(picture[0]), plain.encode(picture[0]))
+    tiles = {"tile_x": 4, "tile_y": 4, "overlap": 2, "tile_t": 2, "overlap_t": 1}
+    latent = tiny.noise((1, 16, 3, 6, 6), 9)
+    assert_close(fast.decode_tiled(latent, **tiles), plain.decode_tiled(latent, **tiles))
+    calls = reports(plain.first_stage_model)["VAE decoder (WanVAE)"]
+    assert calls.calls["fused"] > calls.calls["traced"] and all("keep changing" in reason for reason in calls.reasons), calls.text()
+
+
+def scenario_unknown_models_run_as_they_were() -> None:
     class Video(torch.nn.Module):
-        def __init__(self, name: str) -> None:
+        def __init__(self) -> None:
             super().__init__()
-            setattr(self, name, torch.nn.Conv3d(4, 3, 1))
-            self.name = name
+            self.generator = torch.nn.Conv3d(4, 3, 1)
 
         def decode(self, x: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = getattr(self, self.name)(x)
+            result: torch.Tensor = self.generator(x)
             return result
 
-    for name, word in (("decoder", "5 dimensions"), ("generator", "no encoder or decoder")):
-        plain, model = copy.copy(vae()), Video(name)
-        plain.first_stage_model, plain.latent_dim = model, 3
-        plain.patcher = comfy.model_patcher.ModelPatcher(model, torch.device("cpu"), torch.device("cpu"))
-        latent = tiny.noise((1, 4, 2, 8, 8), 3)
-        expected = plain.decode(latent)
-        assert torch.equal(fast_compile.apply_vae(plain).decode(latent), expected)
-        assert_parts_eager(model, word)
+    plain, model = copy.copy(vae()), Video()
+    plain.first_stage_model, plain.latent_dim = model, 3
+    plain.patcher = comfy.model_patcher.ModelPatcher(model, torch.device("cpu"), torch.device("cpu"))
+    latent = tiny.noise((1, 4, 2, 8, 8), 3)
+    expected = plain.decode(latent)
+    assert torch.equal(fast_compile.apply_vae(plain).decode(latent), expected)
+    assert_parts_eager(model, "no encoder or decoder")
 
 
 def scenario_an_error_surfaces() -> None:
