@@ -89,6 +89,8 @@ class Tracer:
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
+            if recorded.around is not None and recorded.around.inside:
+                error.passing = self._may_cut() and self.live.add(module, recorded.around.inside, str(error), error.guard)
             raise
         self.words |= reads.words
         if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
@@ -127,8 +129,11 @@ class Tracer:
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
+        return self._may_cut() and self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard)
+
+    def _may_cut(self) -> bool:
         self._attempts += 1
-        return self._attempts <= _ATTEMPTS and self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard)
+        return self._attempts <= _ATTEMPTS
 
 
 def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:

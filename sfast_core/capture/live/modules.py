@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -62,17 +63,25 @@ def modules_at_work() -> list[torch.nn.Module]:
     return found
 
 
-def _is_own(module: torch.nn.Module) -> bool:
-    """Whether what a module does is its class's, and that a model's own: no layer of PyTorch's, or made of one, and no forward put into its place."""
+def _computes(module: torch.nn.Module) -> Hashable | None:
+    """What is the same for modules that do the same: their class, where that is a model's own and none of PyTorch's layers, or made of one; and the code
+    of the forward that somebody has put into its place. None: nobody does what this one does.
+    """
+    forward = module.__dict__.get("forward")
+    if forward is not None:
+        while isinstance(forward, functools.partial):
+            forward = forward.func
+        code = getattr(getattr(forward, "__func__", forward), "__code__", None)
+        return None if code is None else (type(module), code)
     layers = (base for base in type(module).__mro__ if base.__module__.startswith("torch.nn.modules") and base is not torch.nn.Module)
-    return "forward" not in module.__dict__ and next(layers, None) is None
+    return (type(module), None) if next(layers, None) is None else None
 
 
 class LiveModules:
     """Which modules of one model run live, by path, and why. It holds none of them.
 
-    A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's own: what one expert does
-    all do.
+    A module runs so from the next recorded call on, and with it those that do the same: of its class, where that is one of the model's own (what one
+    expert does all do), or with the same code in the place of their forwards (what a node does to one block it does to others).
     """
 
     def __init__(self) -> None:
@@ -116,15 +125,15 @@ class LiveModules:
             modules: of which one explains the reason, the innermost first.
             reason: in words.
             guard: tells when it may be gone.
-            alone: it is that module's own, not its class's.
+            alone: it is that module's own, and no other's.
         """
         paths = {id(module): path for path, module in root.named_modules() if path}
         cut = next((module for module in modules if id(module) in paths), None)
         if cut is None or self._inside(paths[id(cut)]):
             return False
-        kin = not alone and _is_own(cut)
+        kin = None if alone else _computes(cut)
         for path, module in root.named_modules():
-            if path and (module is cut or (kin and type(module) is type(cut))) and not self._inside(path):
+            if path and (module is cut or (kin is not None and _computes(module) == kin)) and not self._inside(path):
                 self._cut[path] = reason
         if guard is not None and guard.changed(root) is None:  # else it would always find something
             self._guards.append(guard)

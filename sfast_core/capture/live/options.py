@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from ..guards import is_object
+from .modules import modules_at_work
 from .surroundings import Attribute, Path, Surroundings
 
+_DEEPEST = 8
 _SPECIAL = "call bool int float index len iter next getitem setitem contains add radd sub rsub mul rmul truediv rtruediv neg lt le gt ge".split()
 
 
@@ -23,7 +26,10 @@ class Unread:
         self.around = around
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        self.around.mentioned.add(str(self.path[0]))
+        if _has_objects(self.around.at(self.path)) and (inside := modules_at_work()):
+            self.around.inside = inside  # no signature could have it: who reads it may run live
+        else:
+            self.around.mentioned.add(str(self.path[0]))
         raise CaptureError(f"the model reads {self.path[-1]!r} from its options, which is another at every step")
 
     def __getattr__(self, name: str) -> Any:
@@ -40,6 +46,17 @@ class Unread:
 
     def __deepcopy__(self, memo: Any) -> Unread:
         return self
+
+
+def _has_objects(value: Any, depth: int = 0) -> bool:
+    """Whether there is something of a class of its own in lists, tuples and dicts."""
+    if depth > _DEEPEST:
+        return True
+    if type(value) in (list, tuple):
+        return any(_has_objects(item, depth + 1) for item in value)
+    if type(value) is dict:
+        return any(_has_objects(item, depth + 1) for item in value.values())
+    return is_object(value)
 
 
 for _name in _SPECIAL:

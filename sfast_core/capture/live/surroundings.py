@@ -55,6 +55,7 @@ class Surroundings:
         settle: to be called when live code is over: it may have run the module, which lays weights out otherwise.
         unread: options that the forward isn't expected to look for, by name.
         mentioned: those of them that the code of the recorded call mentions all the same.
+        inside: the modules, the innermost first, inside which one of them was looked at that no signature can have.
         finish: runs the original forward from the start; its live calls go by :meth:`again`.
     """
 
@@ -72,6 +73,7 @@ class Surroundings:
         self.settle: Callable[[], None] | None = None
         self.unread: frozenset[str] = frozenset()
         self.mentioned: set[str] = set()
+        self.inside: list[torch.nn.Module] = []
         self._kept = 0
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
@@ -88,6 +90,7 @@ class Surroundings:
         """The call is over: let go of what leads back here."""
         self.finish = self.settle = self.traced = None
         self.boxes.clear()
+        self.inside.clear()
 
     def at(self, path: Path) -> Any:
         """What is there now.
