@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -425,6 +426,26 @@ def test_options_with_objects_that_only_a_replaced_forward_reads(host: Host) -> 
     host.check(lambda: {"banks": [Bank()]}, 6)
     assert host.calls == {"eager": 1, "traced": 1, path(host): 4}, host.engine.report.text()
     assert len(host.engine.report.signatures[-1].live) == 3
+
+
+def test_what_one_left_in_the_options_is_there_where_the_original_forward_finishes(host: Host) -> None:
+    """As attention couple does: one function notes in the options how it has repeated the batch, and another reads that there."""
+
+    def make() -> dict[str, Any]:
+        steps = itertools.count()
+
+        def before(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+            options["times"] = 1 + next(steps) % 2
+            options.setdefault("seen", []).append("before")
+            return x.repeat(options["times"], 1, 1)
+
+        def after(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+            assert options["seen"] == ["before"]
+            return x.chunk(options["times"])[0] * options["times"]
+
+        return {"before": [before], "after": [after]}
+
+    host.check(make, 6)
 
 
 class Looking(torch.nn.Module):

@@ -18,7 +18,7 @@ from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
 from ..hook import Hook
-from ..options import Steering, live_steering, options_of
+from ..options import PROMPTS, Steering, live_steering, options_of
 from ..shield import of_host, shielded
 from .dynamic import DynamicStore
 from .events import LineAPrompt
@@ -66,6 +66,7 @@ class HookedState:
         self._installed: Hook | None = None
         self._watch: Any = None
         self._words: set[str] | None = None  # that the model's code mentions
+        self._apart: frozenset[str] = frozenset()  # options by which calls are kept apart, once other nodes' functions returned something built otherwise
 
     def renew(self) -> None:
         """In a forked child, where the other threads aren't."""
@@ -130,7 +131,7 @@ class HookedState:
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
                 raise CaptureError(reason)
-            call = live_steering(args, kwargs, model, lambda name: self._mentions(model, name), original)
+            call = live_steering(args, kwargs, model, lambda name: self._mentions(model, name), original, self._apart)
             # An interruption is said once: running eager in its place would not stop.
             traced = of_host(call.completed(original), interrupted)
             try:
@@ -139,6 +140,8 @@ class HookedState:
                 if call.around is not None:
                     if call.around.mentioned:
                         self._words = (self._words or set()) | call.around.mentioned
+                    if call.around.another:
+                        self._apart = PROMPTS
                     call.around.close()
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
