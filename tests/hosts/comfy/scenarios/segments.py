@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import comfy.model_management
+import comfy.samplers
 import torch
 from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, node, report_of, sample
 from scenario_tools import fake_graphs
@@ -307,8 +307,8 @@ def scenario_an_attention_couple_that_repeats_the_batch_for_one_of_the_prompts()
         model.set_model_attn2_patch(couple)
         model.set_model_attn2_output_patch(joined)
 
-    batched = comfy.model_management.get_free_memory  # each prompt gets a call of its own where there is no memory for both
-    comfy.model_management.get_free_memory = lambda *args, **kwargs: 0  # type: ignore[assignment]
+    together = comfy.samplers.can_concat_cond
+    comfy.samplers.can_concat_cond = lambda one, other: one is other  # each prompt gets a call of its own, as where memory is short
     try:
         model = _alike(_patched(change), traces=None)
         fast = _patched(change)(fast_compile.apply(model))
@@ -318,4 +318,4 @@ def scenario_an_attention_couple_that_repeats_the_batch_for_one_of_the_prompts()
         since = calls(model) - before
         assert since["fused"] == 2 * _STEPS and not since["eager"], dict(since)
     finally:
-        comfy.model_management.get_free_memory = batched
+        comfy.samplers.can_concat_cond = together
