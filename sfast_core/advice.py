@@ -23,9 +23,6 @@ _REPORT = "please report it, with the text of the report"
 ADVICE = (
     Advice("which isn't a CUDA device", "The model is on the CPU.", "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`"),
     Advice("another extension", "Another of the webui's extensions works inside the model.", _TURN_IT_OFF),
-    Advice("a hypernetwork is in use", "It computes inside the layers.", _TURN_IT_OFF),
-    Advice("token merging is on", "A setting of the webui's that works inside the layers.", _TURN_IT_OFF),
-    Advice("Hypertile is on", "Likewise, and at random.", _TURN_IT_OFF),
     Advice("computes LoRAs in each layer", "A setting of A1111's: LoRAs don't go into the weights.", _TURN_IT_OFF),
     Advice("'online' LoRAs", "Forge merges LoRAs at each call.", "choose a setting of 'Diffusion in Low Bits' without 'fp16 LoRA'"),
     Advice("--lowvram moves", "Its weights aren't where a fused program could read them.", "start with --medvram, if the GPU bears it"),
@@ -55,6 +52,11 @@ ADVICE = (
     Advice("containers in one another", "Likewise.", _TAKE_IT_OUT),
     Advice("brings the arguments to more than", "An option so large that comparing it takes longer than it saves.", _TAKE_IT_OUT),
     Advice("traced at nearly every call", "Another node changes the model, or one of its options, at each call.", _TAKE_IT_OUT),
+    Advice(
+        "grow with each call",
+        "A cache of a language model that is another at each token.",
+        "generate(cache_implementation='static'), whose cache stays as large as it is, where the model has no sliding window",
+    ),
     Advice("an input is empty", "A batch of nothing.", _NOTHING),
     Advice("a CUDA graph of its own", "Somebody else captures this very call.", _NOTHING),
     Advice("has forward hooks", "Somebody else's code runs inside the model at each call.", "take the hooks off where you don't need them"),

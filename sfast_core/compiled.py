@@ -16,9 +16,11 @@ from .ahead import prepare
 from .config import CompileConfig
 from .engine import Engine, Forward
 from .report import Report, versions
+from .state import StatefulCalls, has_state
 
 _MARK = "_fast_compile_engine"
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})  #: what torch.export reads of a forward
+_COMPILED_CALL = "get_compiled_call"  #: by which transformers' generate() has torch.compile take the model when its cache is static
 _SCRIPTED = "__globals__"  #: what TorchScript reads of it first
 
 
@@ -82,6 +84,8 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
     prepare()
     forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig()), _before(module))
     module.__dict__[_MARK] = module.__dict__["forward"] = forward
+    if callable(getattr(type(module), _COMPILED_CALL, None)) and _COMPILED_CALL not in module.__dict__:
+        module.__dict__[_COMPILED_CALL] = _CompiledCall(module)
     return forward.handle(module)
 
 
@@ -95,6 +99,8 @@ def uninstall(module: torch.nn.Module) -> None:
         return
     forward.installed = False
     del module.__dict__[_MARK]
+    if isinstance(module.__dict__.get(_COMPILED_CALL), _CompiledCall):
+        del module.__dict__[_COMPILED_CALL]
     if module.__dict__.get("forward") is forward:
         _put_back(module, forward.before)
     forward.engine.restore()
@@ -196,6 +202,7 @@ class _FastForward(_OwnForward):
         self.before = before
         self.installed = True
         self._handle: weakref.ref[CompiledModule] | None = None
+        self._stateful = StatefulCalls() if has_state(before or type(module).forward) else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # Dynamo traces this very function
@@ -204,6 +211,8 @@ class _FastForward(_OwnForward):
         original = self._original(module)
         if not self.installed or not self.is_of(module):
             return original(*args, **kwargs)
+        if self._stateful is not None:
+            return self._stateful.call(self.engine, module, original, args, kwargs)
         return self.engine.call(module, original, args, kwargs)
 
     def handle(self, module: torch.nn.Module) -> CompiledModule:
@@ -216,6 +225,28 @@ class _FastForward(_OwnForward):
 
     def _original(self, module: torch.nn.Module) -> Forward:
         return self.before if self.before is not None else functools.partial(type(module).forward, module)
+
+
+class _CompiledCall:
+    """What a compiled module of transformers' says where it is asked for what torch.compile makes of it: itself, of the two compilers one.
+
+    It holds the module weakly. A copy's is as its class has it.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = weakref.ref(module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module()
+        if module is None:
+            raise ReferenceError("the compiled module is gone")
+        return module.__call__ if is_compiled(module) else getattr(type(module), _COMPILED_CALL)(module, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _CompiledCall(copy.deepcopy(self._module(), memo))  # type: ignore[arg-type]
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._module(), _COMPILED_CALL)
 
 
 def _called_on(caller: Any, forward: _OwnForward) -> torch.nn.Module:

@@ -19,6 +19,7 @@ import torch
 from .capture import (
     CaptureError,
     GradientsRecorded,
+    OnlyThisCall,
     Recorded,
     Signature,
     Surroundings,
@@ -62,13 +63,7 @@ class Engine:
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: CompileConfig,
-        leaf_scope: LeafScope | None = None,
-        store: Store | None = None,
-    ) -> None:
+    def __init__(self, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None, store: Store | None = None) -> None:
         self.config = config
         self.report = ModuleReport(name, settings=config.settings())
         self.reporter = Reporter(self.report)
@@ -142,14 +137,14 @@ class Engine:
         with on.lock:
             try:
                 first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
-                variant = on.variants.take(signature.key)
+                variant = on.variants.take(signature.key, signature.tensors)
                 replayed = self._replay_ahead(variant, signature, device)
                 if variant is not None and variant.guard is not None and (change := variant.guard.changed(module) or self._tracer.live.over(module)):
-                    left, variant, replayed = variant, on.variants.another(signature.key, module), None
+                    left, variant, replayed = variant, on.variants.another(signature.key, module, signature.tensors), None
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.tally.useless and self._tracer.cut_changing(module, change):
+                        if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
                             on.thrashing.clear()
                 if variant is None:
                     waiting = on.waiting(signature)
@@ -172,7 +167,7 @@ class Engine:
                     except WeightsElsewhere as error:
                         variant.release()
                         reason = str(error)
-                    except GradientsRecorded as error:
+                    except OnlyThisCall as error:
                         reason = str(error)
                     except Unfinished as error:
                         reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)

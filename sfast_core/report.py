@@ -79,6 +79,7 @@ class ModuleReport:
         calls: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``.
         reasons: why eager, how often.
         answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
+        left_out: why it isn't compiled at all, or None.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ModuleReport:
     signatures: list[SignatureReport] = field(default_factory=list)
     adopted_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    left_out: str | None = None
 
     @property
     def graph_bytes(self) -> int:
@@ -101,6 +103,8 @@ class ModuleReport:
 
     def text(self) -> str:
         """A few lines to read."""
+        if self.left_out is not None:
+            return f"{self.name} is left out: {self.left_out}"
         lines = [f"{self.name} on {self.device or 'no device yet'}"]
         lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
         for reason, count in self.reasons.most_common():

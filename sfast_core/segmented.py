@@ -8,9 +8,8 @@ import time
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
-from .capture import AnotherStructure, GradientsRecorded, Surroundings, autocast_off
+from .capture import AnotherStructure, Surroundings, autocast_off
 from .config import CompileConfig
 from .graphed import GraphedProgram, kind_of_weight
 from .proof import distance_to_eager
@@ -53,8 +52,7 @@ class SegmentedProgram(GraphedProgram):
         Where all that runs live may run twice, it does, so that this call returns what later ones will.
         """
         around, self._first = self._first, Surroundings()  # of that call alone
-        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
-        self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
+        inputs, expected = self._outputs.recorded(inputs, result)
         weights = self._store.tensors(self.program.weights, self._device)
         self._kinds = list(map(kind_of_weight, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
@@ -92,8 +90,7 @@ class SegmentedProgram(GraphedProgram):
         Raises:
             Unfinished: live code has run, and the program can't go on.
         """
-        if torch.is_grad_enabled() and self._require_grad():
-            raise GradientsRecorded
+        self._check(inputs)
         around = around or Surroundings()
         around.settle = lambda: self._store.lay_again(self._device)
         self._report.calls += 1
@@ -119,7 +116,7 @@ class SegmentedProgram(GraphedProgram):
         finally:
             self._report.live_s += around.seconds
             self._report.segmented_s += time.perf_counter() - start
-        self._outputs.repeat(results)
+        self._outputs.repeat(results, inputs)
         return self._outputs.build(results)
 
     def _run(self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool) -> list[torch.Tensor]:

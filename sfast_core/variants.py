@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,9 +27,13 @@ class Variant:
     guard: Guard | None = None
     tally: Tally = field(default_factory=Tally)
 
-    def fits(self, module: torch.nn.Module) -> bool:
-        """Whether what was read is now as it was."""
-        return self.guard is None or self.guard.changed(module) is None
+    def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether a call with these tensors decides by their values as the recorded one did."""
+        return self.guard is None or self.guard.decided(inputs)
+
+    def fits(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> bool:
+        """Likewise, and what was read is now as it was."""
+        return self.guard is None or (self.guard.changed(module) is None and self.guard.decided(inputs))
 
     def release(self) -> None:
         """Release the graph, if there is one."""
@@ -51,19 +55,23 @@ class Variants:
         self._variants: OrderedDict[Hashable, list[Variant]] = OrderedDict()  # a signature's last used one in front
         self._lines: list[SignatureReport] = []  # those that were put into the report
 
-    def take(self, key: Hashable) -> Variant | None:
-        """The variant of this signature that was used last, which by that is the last one of all, or None. It may not fit any more."""
+    def take(self, key: Hashable, inputs: Sequence[torch.Tensor]) -> Variant | None:
+        """The variant of this signature that was used last of those that serve these tensors, which by that is the last one of all, or None.
+
+        It may not fit any more.
+        """
         if key not in self._variants:
             return None
         self._variants.move_to_end(key)
-        return self._variants[key][0]
+        return self._used(key, next((variant for variant in self._variants[key] if variant.serves(inputs)), None))
 
-    def another(self, key: Hashable, module: torch.nn.Module) -> Variant | None:
-        """One of this signature's others that fits ``module``, which by that is the one that was used last, or None."""
-        of_one = self._variants[key]
-        found = next((variant for variant in of_one[1:] if variant.fits(module)), None)
-        if found is not None:
-            of_one.sort(key=lambda variant: variant is not found)
+    def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Variant | None:
+        """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used last, or None."""
+        return self._used(key, next((variant for variant in self._variants[key][1:] if variant.fits(module, inputs)), None))
+
+    def _used(self, key: Hashable, found: Variant | None) -> Variant | None:
+        if found is not None and found is not self._variants[key][0]:
+            self._variants[key].sort(key=lambda variant: variant is not found)
         return found
 
     def last(self, layout: Hashable) -> Hashable | None:

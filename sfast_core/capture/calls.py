@@ -9,6 +9,7 @@ import torch
 
 from ..weights import WeightTable
 from .autocast import Apart, Autocast, Treatment
+from .decisions import Decisions
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
 from .in_place import InPlace
@@ -16,6 +17,7 @@ from .nodes import call_function, call_method
 from .stand_ins import Value, leaves, mapped
 from .values import METADATA, why_not_static
 
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}  #: what functions take Python's types for
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
@@ -37,11 +39,13 @@ class Calls(InPlace):
 
     Attributes:
         autocast: knows what autocast does to each.
+        decisions: what Python has read of the inputs' values.
     """
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         super().__init__(inputs, table)
         self.autocast = Autocast()
+        self.decisions = Decisions(list(self.graph.nodes))
 
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The call's arguments with nodes for tensors; None when it asks for metadata only."""
@@ -85,6 +89,8 @@ class Calls(InPlace):
             return tuple(self._map(item, name) for item in value)
         if isinstance(value, dict):
             return {key: self._map(item, name) for key, item in value.items()}
+        if isinstance(value, type) and value in _DTYPES:
+            return _DTYPES[value]
         raise CaptureError(f"{name} was given a {type(value).__name__}")
 
     def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -112,9 +118,9 @@ class Calls(InPlace):
             for index, item in enumerate(result):
                 if item is not None:
                     self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
-        elif getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor):
-            return  # shape, dtype, device, ndim, ...
-        elif self._reads(call):
+        elif result is NotImplemented or (getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor)):
+            return  # compared with what is no tensor; shape, dtype, device, ndim, ...
+        elif self._reads(call) and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
             raise CaptureError(f"{name} reads a tensor's value into Python")
 
     def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:

@@ -20,7 +20,11 @@ class CaptureError(Exception):
     passing: bool = False
 
 
-class GradientsRecorded(CaptureError):
+class OnlyThisCall(CaptureError):
+    """This call can't be served by a program that others can: the original forward makes it, and the program stays."""
+
+
+class GradientsRecorded(OnlyThisCall):
     """What the call returns would require grad, so the original forward has to make it."""
 
     def __init__(self) -> None:

@@ -20,6 +20,9 @@ _OPERATORS = {
     "__irshift__": torch.Tensor.bitwise_right_shift,
 }
 _ARITHMETIC = frozenset({"add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
+_PLACING = frozenset(  #: what is put into a tensor takes its dtype
+    "index_copy_ index_add_ index_fill_ index_put_ masked_fill_ masked_scatter_ scatter_ scatter_add_ scatter_reduce_".split()
+)
 _IDENTITY = frozenset({"requires_grad_", "detach_"})
 _RESHAPING = frozenset(
     {"resize_", "resize_as_", "set_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_", "rename_"}
@@ -114,12 +117,13 @@ def sets_the_same(name: str, args: Sequence[Any]) -> bool:
 
 def keeps_dtype(name: str, target: torch.Tensor, args: Sequence[Any]) -> bool:
     """Whether the functional form surely returns ``target``'s dtype, without asking a meta kernel; ``args`` are those behind it."""
-    if name == "__setitem__" or not is_in_place(name):
+    if name == "__setitem__" or name in _PLACING or not is_in_place(name):
         return True
+    numbers: tuple[type, ...] = (int, float) if target.is_floating_point() else (int,)
     return (
         name in _ARITHMETIC
-        and target.is_floating_point()
-        and all(arg.dtype == target.dtype if isinstance(arg, torch.Tensor) else isinstance(arg, (int, float)) for arg in args)
+        and (target.is_floating_point() or (target.dtype == torch.int64 and "div" not in name))
+        and all(arg.dtype == target.dtype if isinstance(arg, torch.Tensor) else isinstance(arg, numbers) for arg in args)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .errors import CaptureError
-from .guards import Guard, ReadSet, has_read, hooked_below, known_codes
+from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings
 from .live.modules import LiveModules
 from .signature import Signature
@@ -120,16 +120,34 @@ class Tracer:
         return result, trace, guard
 
 
-    def cut_changing(self, root: torch.nn.Module, change: str) -> bool:
-        """Let the module below ``root`` run live of which something is another at each call; whether there is one that didn't already.
+    def cut_changing(self, root: torch.nn.Module, change: str, guard: Guard) -> bool:
+        """Let the code run live that reads what is another at each call; whether there is some that didn't already.
 
-        ``change``: in words, as a guard says it, which begins with where that is.
+        Args:
+            root: the model.
+            change: in words, as the guard says it, which begins with where that is.
+            guard: that has found it.
         """
-        return self.live.add(root, _named(root, change), change, None, alone=True)
+        reader, steady = guard.reader(), guard.steady(root)
+        return self.live.add(root, _named(root, change), change, steady, alone=True) or (
+            reader is not None and self._cut_reader(root, reader, change, guard, steady)
+        )
+
+    def _cut_reader(self, root: torch.nn.Module, reader: Reader, reason: str, guard: Guard, steady: Guard | None) -> bool:
+        """The function, where it is known where the model's code has it from; else the module."""
+        home = None if reader.function is None else guard.home_of(reader.function)
+        if home is not None:
+            return self.live.add_function(root, *home, reason, steady)
+        module = None if reader.module is None else reader.module()
+        return module is not None and self.live.add(root, (module,), reason, steady, alone=True)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
-        return self._may_cut() and self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard)
+        if not self._may_cut():
+            return False
+        return self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard) or any(
+            [self._cut_reader(root, reader, trace.reason, guard, guard) for reader in trace.readers]
+        )
 
     def _may_cut(self) -> bool:
         self._attempts += 1

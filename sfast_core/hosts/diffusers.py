@@ -1,4 +1,4 @@
-"""diffusers: the models of a pipeline, each compiled where it stands.
+"""diffusers: the models of a pipeline, whatever it calls them, each compiled where it stands.
 
 A pipeline's attributes stay the objects that they are, with a forward of their own on the instance, so that all that works on them keeps
 working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's ``decode`` isn't its forward, so its
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,11 +17,13 @@ import torch
 
 from ..compiled import CompiledModule, compile, is_compiled
 from ..config import CompileConfig
-from ..report import Report, versions
+from ..report import ModuleReport, Report, versions
 
-#: The attributes of a pipeline that hold a model whose forward is what the pipeline calls.
-_MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3")
-_HALVES = ("encoder", "decoder")  # of the VAE
+#: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
+_MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_HALVES = ("encoder", "decoder")  # of an autoencoder
+_DECODES = ("encode", "decode")  # its methods, one of which is enough
+_CHECKS = "safety_checker"
 
 
 class CompiledPipeline:
@@ -80,7 +81,8 @@ class CompiledPipeline:
 
     def report(self) -> Report:
         """What became of each model: calls by path, what was fused, and why not faster where it isn't."""
-        return Report([handle.engine.report for handle in self._compiled.values()], versions())
+        left_out = [ModuleReport(name, left_out=reason) for name, module, reason in _candidates(self.pipeline) if reason]
+        return Report([*(handle.engine.report for handle in self._compiled.values()), *left_out], versions())
 
     def uninstall(self) -> Any:
         """Give the pipeline back with the forwards and the weight layouts that its models had. Calling this runs it as it is then."""
@@ -119,7 +121,7 @@ class CompiledPipeline:
 
 
 def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> CompiledPipeline:
-    """Make the models of a diffusers pipeline fast: the denoiser, the VAE, the text encoders and ControlNets.
+    """Make the models of a diffusers pipeline fast: the denoiser, the VAE, the text encoders, ControlNets, and what else it has.
 
     Args:
         pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`. Models that
@@ -139,36 +141,45 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
         again.configure(config)
         return again
     if not dict(models(pipeline)):
-        raise ValueError(f"compile_pipeline(pipeline): a {type(pipeline).__name__} has none of {', '.join(_MODELS)} or vae to compile")
+        raise ValueError(f"compile_pipeline(pipeline): a {type(pipeline).__name__} has none of {', '.join(_MODELS)} to compile")
     return CompiledPipeline(pipeline, config or CompileConfig())
 
 
 def models(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """The modules of ``pipeline`` that are compiled, each once, with the name that the report gives it."""
+    return ((name, module) for name, module, reason in _candidates(pipeline) if not reason)
+
+
+def _candidates(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """Its modules, each once: name, module, and why it isn't compiled, or nothing."""
     seen: set[int] = set()
-    for name, module in _candidates(pipeline):
-        if isinstance(module, torch.nn.Module) and not isinstance(module, torch.jit.ScriptModule) and id(module) not in seen:
-            seen.add(id(module))
-            yield name, module
+    for name in dict.fromkeys([*_MODELS, *vars(pipeline)]):
+        for path, module, reason in _parts(name, getattr(pipeline, name, None)):
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield path, module, reason
 
 
-def _candidates(pipeline: Any) -> Iterator[tuple[str, Any]]:
-    for name in _MODELS:
-        module = getattr(pipeline, name, None)
-        nets = getattr(module, "nets", None)
-        if isinstance(nets, torch.nn.ModuleList):  # several ControlNets
-            yield from ((f"{name}.nets.{index}", net) for index, net in enumerate(nets))
-        else:
-            yield name, module
-    for half in _HALVES:
-        module = getattr(getattr(pipeline, "vae", None), half, None)
-        if isinstance(module, torch.nn.Module) and not _fills_a_cache(module):
-            yield f"vae.{half}", module
-
-
-def _fills_a_cache(module: torch.nn.Module) -> bool:
-    """Whether the forward takes a cache: video VAEs fill it frame by frame in place, which a replay wouldn't do."""
-    return any("cache" in name for name in inspect.signature(type(module).forward).parameters)
+def _parts(name: str, module: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """What is compiled of one of its modules: an autoencoder's ``decode`` isn't its forward, so its halves are."""
+    if not isinstance(module, torch.nn.Module):
+        return
+    nets = getattr(module, "nets", None)
+    halves = [(half, part) for half in _HALVES if isinstance(part := getattr(module, half, None), torch.nn.Module)]
+    if isinstance(module, torch.jit.ScriptModule):
+        yield name, module, "it is TorchScript's"
+    elif name == _CHECKS:
+        yield name, module, "it looks at pictures on the CPU, once"
+    elif isinstance(nets, torch.nn.ModuleList):  # several ControlNets
+        yield from ((f"{name}.nets.{index}", net, "") for index, net in enumerate(nets))
+    elif any(callable(getattr(module, method, None)) for method in _DECODES):
+        yield from ((f"{name}.{half}", part, "") for half, part in halves)
+        if not halves:
+            yield name, module, "what decodes is a method of its own, and neither its forward nor a decoder's"
+    elif type(module).forward is torch.nn.Module.forward:
+        yield name, module, "it has no forward"
+    else:
+        yield name, module, ""
 
 
 def _is_pipeline(value: Any) -> bool:

@@ -94,6 +94,9 @@ RECORDED: dict[str, Function] = {
     "views that have nothing in common": lambda net, x: apart_from_one_another(net, x),
     "views set and updated": lambda net, x: set_and_updated(net, x),
     "through a squeezed view": lambda net, x: through_a_squeezed(net, x),
+    "compared with text": lambda net, x: net.lin(x) if x != "none" else x,
+    "Python's types for dtypes": lambda net, x: x * torch.tensor([1, 2], dtype=int).sum() + x.to(float).float(),
+    "put at places": lambda net, x: net.lin(x).index_copy_(1, torch.tensor([2, 0]), x[:, :2]).masked_fill_(x > 1, 0),
     "buffer": lambda net, x: net.norm(x) + net.table,
     "plain attribute": lambda net, x: x * net.scale,
     "parameter": lambda net, x: net.gain * x,
@@ -218,12 +221,6 @@ def reinterpreted(net: Any, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def in_place_input(net: Any, x: torch.Tensor) -> torch.Tensor:
-    y = x.view(-1)
-    y.add_(1)
-    return net.lin(x)
-
-
 def stateful(net: Any, x: torch.Tensor) -> torch.Tensor:
     net.table.add_(1)
     return x + net.table
@@ -233,22 +230,20 @@ KEPT: dict[str, torch.Tensor] = {}
 REFUSED: dict[str, tuple[Function, str]] = {
     "item": (lambda net, x: x * x.sum().item(), "item reads a tensor's value"),
     "float": (lambda net, x: x * float(x[0, 0]), "reads a tensor's value"),
-    "bool": (lambda net, x: x if x.sum() > 0 else -x, "__bool__ reads a tensor's value"),
-    "in": (lambda net, x: x + (5.0 in x), "reads a tensor's value"),
+    "bool": (lambda net, x: x if net.lin(x).sum() > 0 else -x, "__bool__ reads a tensor's value"),
+    "in": (lambda net, x: x + (5.0 in net.lin(x)), "reads a tensor's value"),
     "tolist": (lambda net, x: x + x.tolist()[0][0], "tolist reads a tensor's value"),
     "numpy": (lambda net, x: x + torch.from_numpy(net.lin(x).detach().numpy()), "reads a tensor's value"),
-    "allclose": (lambda net, x: x * torch.allclose(x, x + 1), "allclose reads a tensor's value"),
+    "allclose": (lambda net, x: x * torch.allclose(x, net.lin(x)), "allclose reads a tensor's value"),
     "print": (lambda net, x: x + len(str(x)), "reads a tensor's value"),
     "data_ptr": (lambda net, x: x * (x.data_ptr() % 2), "data_ptr reads a tensor's value"),
     "random numbers": (lambda net, x: x + torch.rand(8), "it draws random numbers"),
     "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),
     "an own generator": (lambda net, x: x + torch.rand(8, generator=torch.Generator()), "was given a Generator"),
     "out=": (lambda net, x: torch.add(x, 1, out=torch.empty_like(x)), "add writes to out="),
-    "an array's memory": (lambda net, x: x + torch.from_numpy(net._array), "no input, no weight and not computed"),
+    "a write to an array": (lambda net, x: x + torch.from_numpy(np.ones(8, np.float32)).add_(1), "writes to an input or a weight"),
     "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),
     "new_empty that nobody fills": (lambda net, x: x.new_empty(4, 8), "a kernel that torch doesn't dispatch"),
-    "an input in place": (lambda net, x: x.add_(0), "add_ writes to an input"),
-    "a view of an input in place": (in_place_input, "add_ writes to an input"),
     "a buffer in place": (stateful, "add_ writes to an input or a weight"),
     "a view in place in other numbers": (reinterpreted, "a tensor whose view was changed in place"),
     "data set to another's": (lambda net, x: setattr(net.lin.weight, "data", net.lin.weight.data * 1.0) or net.lin(x), "reads a tensor's value"),

@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.hosts.options import PROMPTS, live_steering, steering
+from sfast_core.hosts.options import PROMPTS, Steering, live_steering
 
 X = torch.zeros(2, 3)
+
+
+def steering(args: tuple[Any, ...], kwargs: dict[str, Any], *mentioned: str) -> Steering:
+    """Of a call of a model that looks for these options, or for any."""
+    return live_steering(args, kwargs, torch.nn.Identity(), lambda name: not mentioned or name in mentioned, lambda *args, **kwargs: X)
 
 
 def test_options_that_hold_themselves_are_refused_by_name() -> None:
@@ -46,3 +51,13 @@ def test_calls_for_other_prompts_are_kept_apart_where_functions_go_by_them() -> 
     together, one, other = call([0], frozenset()), call([0], PROMPTS), call([1], PROMPTS)
     assert together.kwargs == call([1], frozenset()).kwargs and one.kwargs != other.kwargs == call([1], PROMPTS).kwargs
     assert {type(each.travelling()["cond_or_uncond"]).__name__ for each in (together, one)} == {"Unread"}
+
+
+def test_functions_in_a_container_are_others() -> None:
+    """Where the model may look for them; what it never looks up counts for nothing."""
+    options = {"sigmas": X, "block_modifiers": [lambda h, when, options: h], "of_the_controlnet": [lambda x: x], "block": ("input", 1)}
+    call = steering((X,), {"transformer_options": options}, "block_modifiers", "block")
+    assert call.kwargs == {"transformer_options": {"block_modifiers": "['a function']", "block": ("input", 1)}}
+    travelling = call.travelling()
+    assert type(travelling["block_modifiers"][0]).__name__ == "Foreign" and type(travelling["of_the_controlnet"]).__name__ == "Unread"
+    assert call.around is not None and call.around.key == frozenset(options)

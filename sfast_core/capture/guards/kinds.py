@@ -69,6 +69,7 @@ _SAME = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
     types.GenericAlias,
+    types.UnionType,
     types.CodeType,
     type(typing.List[int]),  # noqa: UP006
     type(typing.Union[int, str]),  # noqa: UP007

@@ -41,6 +41,7 @@ class Building:
         self.forms: list[Form] = []
         self.inputs: dict[int, int] = {}
         self.callbacks: list[Callable[..., Any]] = []
+        self.containers: dict[int, Any] = {}  # the model's own lists and dicts among the arguments, by number
         self._recorder = recorder
         self._index: dict[int, int] = {}
 
@@ -105,8 +106,10 @@ class Building:
         boxes = self._recorder._boxes
         known = boxes.get(id(container))
         if known is not None and known[0] is container:
+            self.containers[known[1]] = container
             return known[1], known[2]
         number = len(boxes)
+        self.containers[number] = container
         boxes[id(container)] = container, number, {}
         return number, None
 

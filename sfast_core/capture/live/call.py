@@ -12,6 +12,7 @@ import torch
 
 from .errors import AnotherStructure
 from .form import Form, copies
+from .modules import InModule, contents, other_contents
 from .structure import Pattern, Structure, match, rebuilt
 from .surroundings import Surroundings
 from .template import Filling, Template
@@ -148,7 +149,10 @@ class LiveCall:
         called = [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
         args, kwargs = self.arguments.fill(Filling(handed, around, called))
         versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
+        boxes = {number: contents(box) for number, box in around.boxes.items()} if isinstance(self.where, InModule) else {}
         result = around.run(self.where.find(around), args, kwargs)
+        if any(other_contents(contents(around.boxes[number]), then) for number, then in boxes.items()):
+            raise AnotherStructure(f"{self.where.name} changes what it is handed")  # it runs once more, in the original forward
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
         around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, before)
         count = len(self.out_forms) - len(self.written)

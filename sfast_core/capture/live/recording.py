@@ -20,7 +20,8 @@ from .building import Building
 from .call import LiveCall, Recalled, Where
 from .callbacks import Recorded
 from .form import Form, copies
-from .modules import InModule
+from .functions import InTable
+from .modules import InModule, contents, other_contents
 from .options import Foreign
 from .repeatable import state_of
 from .structure import Structure, looked, pattern_of, rebuilt
@@ -71,10 +72,10 @@ class LiveRecording(Bookkeeping):
         """What a foreign function returns for these arguments, as the recorded forward gives them."""
         return self._live_call(InOptions(foreign.path, foreign.name), foreign.around, args, kwargs)
 
-    def call_live_module(
-        self, where: InModule, around: Surroundings, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    def call_live_code(
+        self, where: InModule | InTable, around: Surroundings, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What a module returns that runs live, and that ``call`` calls."""
+        """What a module or a function returns that runs live, and that ``call`` calls."""
         return call(*args, **kwargs) if self._in_live else self._live_call(where, around, args, kwargs, call)
 
     def _live_call(
@@ -97,6 +98,7 @@ class LiveRecording(Bookkeeping):
             versions = [] if building.real else [tensor._version for tensor in handed]
             function = call or where.find(around)
             state, content = None if building.real else state_of(function), around.contents((real_args, real_kwargs))
+            boxes = {number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)}
             self._in_live += 1
             try:
                 result = function(*real_args, **real_kwargs)
@@ -106,6 +108,7 @@ class LiveRecording(Bookkeeping):
                 self._in_live -= 1
                 if self.random is not None:
                     self.random.renew()
+            self._take_over(where, building, boxes)
             changed = [] if building.real else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
             size = sum(tensor.nbytes for tensor in tensors_in(result))
             around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], size, content)
@@ -124,6 +127,21 @@ class LiveRecording(Bookkeeping):
                 except Exception as error:
                     self.refuse(str(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
             return returned[0]
+
+    def _take_over(self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]) -> None:
+        """A module of the model's has changed lists or dicts that it was handed: for this call the model's own are changed alike. No program does so."""
+        for number, then in boxes.items():
+            box, own = building.around.boxes[number], building.containers[number]
+            if not other_contents(contents(box), then):
+                continue
+            models = {id(item): dict(contents(own)).get(place, item) for place, item in then}
+            self.refuse(f"{where.name} changes a {type(own).__name__} that it is handed")
+            now = [(place, models.get(id(item), item)) for place, item in contents(box)]
+            own.clear()
+            if isinstance(own, dict):
+                own.update(now)
+            else:
+                own.extend(item for _, item in now)
 
     def _kept_for_proof(self, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Copies of what live code is handed, which may write to it, as far as there is room; None in the place of each other."""
@@ -242,6 +260,10 @@ class LiveRecording(Bookkeeping):
                 if a.cdata == own and not a.expired() and not b.expired():
                     found.append(b.cdata)
         return found
+
+    def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+        """None where code that runs live may see that input, too: what is written to it is written when the call is over."""
+        return None if self._outer or self.live else super()._input_in(tensor)
 
     def _is_foreign(self, tensor: torch.Tensor) -> bool:
         return any(storage in self._foreign for storage in self._storages(tensor))

@@ -18,15 +18,15 @@ from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
 from ..hook import Hook
-from ..options import PROMPTS, Steering, live_steering, options_of
-from ..shield import of_host, shielded
+from ..live import LiveCalls
+from ..options import Steering, options_of
+from ..shield import shielded
 from .dynamic import DynamicStore
 from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
 from .reach import Reach
-from .words import words_of
 
 log = logging.getLogger("fast_compile")
 _PAST = "the call came past the node, by options that were copied before it"
@@ -65,8 +65,7 @@ class HookedState:
         self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
         self._installed: Hook | None = None
         self._watch: Any = None
-        self._words: set[str] | None = None  # that the model's code mentions
-        self._apart: frozenset[str] = frozenset()  # options by which calls are kept apart, once other nodes' functions returned something built otherwise
+        self._live = LiveCalls(engine)
 
     def renew(self) -> None:
         """In a forked child, where the other threads aren't."""
@@ -131,18 +130,7 @@ class HookedState:
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
                 raise CaptureError(reason)
-            call = live_steering(args, kwargs, model, lambda name: self._mentions(model, name), original, self._apart)
-            # An interruption is said once: running eager in its place would not stop.
-            traced = of_host(call.completed(original), interrupted)
-            try:
-                result = self._compute(model, traced, call, eager)
-            finally:
-                if call.around is not None:
-                    if call.around.mentioned:
-                        self._words = (self._words or set()) | call.around.mentioned
-                    if call.around.another:
-                        self._apart = PROMPTS
-                    call.around.close()
+            result = self._live(model, original, args, kwargs, lambda traced, call: self._compute(model, traced, call, eager), (interrupted,))
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
             return result
@@ -150,16 +138,7 @@ class HookedState:
         return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
 
     def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
-        around = call.around
-        if around is not None and around.finish is not None:
-            around.finish = of_host(around.finish)
-        return self.engine.call(model, traced, call.args, call.kwargs, eager, around)
-
-    def _mentions(self, model: torch.nn.Module, name: str) -> bool:
-        """Whether the model's code may look for an option of this name."""
-        if self._words is None:
-            self._words = words_of(model)
-        return name in self._words or self.engine.mentions(name)
+        return self.engine.call(model, traced, call.args, call.kwargs, eager, call.around)
 
     # -- around calls without the node -----------------------------------------------------------------------------------
 

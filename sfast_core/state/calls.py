@@ -1,0 +1,85 @@
+"""Calls of a forward that keeps a state in its arguments: a causal model's cache, a video decoder's last frames.
+
+For the engine such a forward is a function of tensors: it is given what is in the caches and returns what is in them afterwards. The caller's own
+objects are then brought to that state, and stay the objects that they are; tensors that the forward writes to in place are written to in place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..capture import CaptureError
+from ..engine import Engine, Forward
+from .opening import Constants, Opening, Standing, size_of
+from .recipe import Making, Outcome
+
+_NAMES = ("cache", "past_key_values")
+
+
+def has_state(forward: Callable[..., Any]) -> bool:
+    """Whether a forward takes a cache, by the names of its parameters."""
+    try:
+        names = inspect.signature(forward).parameters
+    except (TypeError, ValueError):
+        return False
+    return any(part in name for name in names for part in _NAMES)
+
+
+class StatefulCalls:
+    """The calls of one module whose forward takes caches."""
+
+    def __init__(self) -> None:
+        self._constants = Constants()
+        self._growing: dict[frozenset[type], frozenset[str]] = {}  # attributes of such caches together
+
+    def call(self, engine: Engine, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What ``original(*args, **kwargs)`` returns, which leaves in the caches what that would leave there."""
+        eager = lambda: _Done(original(*args, **kwargs))  # noqa: E731
+        opening = Opening(self._constants)
+        try:
+            opened = tuple([opening.of(arg, f"args[{index}]") for index, arg in enumerate(args)])
+            named = {name: opening.of(arg, f"kwargs[{name!r}]") for name, arg in kwargs.items()}
+            self._refuse_growing(opening)
+        except CaptureError as error:
+            return engine.run_eager(str(error), eager).result
+        outcome = engine.call(module, _Forward(original, self._constants), opened, named, eager)
+        if isinstance(outcome, _Done):
+            return outcome.result
+        number, tensors = outcome
+        left: Outcome = self._constants[number]
+        if left.grows:
+            self._growing[opening.caches] = left.grows
+        return left.apply(Making(tensors, opening.objects, opening.given))
+
+    def _refuse_growing(self, opening: Opening) -> None:
+        """A cache that grows with each call has another shape in each, which none has that comes after it. An empty one is as any other."""
+        caches = opening.caches
+        names = self._growing.get(caches, ())
+        for each in opening.objects if names else ():
+            if type(each) in caches and (grown := next((name for name in names if size_of(vars(each).get(name))), None)):
+                raise CaptureError(f"the {grown} of a {type(each).__name__} grow with each call")
+
+
+class _Done:
+    """What the original forward returned, which has changed the caches itself."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+class _Forward:
+    """A forward as a function of what is in its caches: returns the number of an :class:`Outcome`, and its tensors."""
+
+    def __init__(self, original: Forward, constants: Constants) -> None:
+        self._original = original
+        self._constants = constants
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[int, list[torch.Tensor]]:
+        standing = Standing(self._constants)
+        given, named = standing.of(args), {name: standing.of(arg) for name, arg in kwargs.items()}
+        outcome, tensors = standing.outcome(self._original(*given, **named))
+        return self._constants.number(outcome), tensors

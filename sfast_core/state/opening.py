@@ -1,0 +1,261 @@
+"""A call's caches taken apart into what can be part of a signature, put together again for a recorded call, and what that leaves in them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ..capture import CaptureError
+from .recipe import Computed, Constant, Given, Known, New, Outcome, Recipe, Row, Table
+
+_CACHES = "transformers.cache_utils"  #: the file whose classes are caches
+_PLAIN = (type(None), bool, int, float, str)
+_CONSTANT = (torch.dtype, torch.device, torch.Size, type, FunctionType, BuiltinFunctionType, functools.partial)
+
+
+def is_cache(value: Any) -> bool:
+    """Whether a value is one of transformers' caches, or a layer of one."""
+    return any(base.__module__ == _CACHES for base in type(value).__mro__[:-1])
+
+
+class Constants:
+    """Values that stand in signatures by their numbers: by value those that have one, others by which object they are."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def __getitem__(self, number: int) -> Any:
+        return self._values[number]
+
+    def number(self, value: Any) -> int:
+        """The number of this value, which is kept."""
+        if isinstance(value, Outcome):
+            number = next((number for number, known in enumerate(self._values) if isinstance(known, Outcome) and known == value), len(self._values))
+        else:
+            key = (type(value), value if isinstance(value, (torch.dtype, torch.device, torch.Size)) else id(value))
+            number = self._numbers.setdefault(key, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return number
+
+
+class _Object(tuple[Any, ...]):
+    """In a signature: the number of an object's class, and its attributes."""
+
+
+class _Again(tuple[int]):
+    """In a signature: the object or container of this number, which came before."""
+
+
+class _Constant(tuple[int]):
+    """In a signature: the constant of this number."""
+
+
+class Opening:
+    """A call's own caches, and the lists and dicts among its arguments.
+
+    Attributes:
+        objects: each once, in the order of the walk.
+        given: the tensors in them, likewise.
+    """
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        self.objects: list[Any] = []
+        self.given: list[torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
+        self._tensors: set[int] = set()
+
+    @property
+    def caches(self) -> frozenset[type]:
+        """The classes of the objects."""
+        return frozenset(type(each) for each in self.objects if not isinstance(each, (list, dict)))
+
+    def of(self, value: Any, name: str, inside: bool = False) -> Any:
+        """A value as part of a signature.
+
+        Args:
+            value: it.
+            name: where it is, for errors.
+            inside: of an object or a container.
+
+        Raises:
+            CaptureError: a cache holds what isn't understood.
+        """
+        if isinstance(value, torch.Tensor):
+            if inside and id(value) not in self._tensors:
+                self._tensors.add(id(value))
+                self.given.append(value)
+            return value
+        if type(value) is tuple:
+            return tuple([self.of(item, name, inside) for item in value])
+        cache = is_cache(value)
+        if not cache and type(value) not in (list, dict):
+            if not inside or isinstance(value, _PLAIN) or not isinstance(value, _CONSTANT):
+                return value
+            return _Constant((self._constants.number(value),))
+        if id(value) in self._numbers:
+            return _Again((self._numbers[id(value)],))
+        self._numbers[id(value)] = len(self.objects)
+        self.objects.append(value)
+        if type(value) is list:
+            return [self.of(item, name, True) for item in value]
+        if type(value) is dict:
+            return {key: self.of(item, name, True) for key, item in value.items()}
+        return _Object((self._constants.number(type(value)), self._attributes(value, name)))
+
+    def _attributes(self, cache: Any, name: str) -> dict[str, Any]:
+        found = {}
+        for key, value in _table(cache, name).items():
+            if not (is_cache(value) or isinstance(value, (torch.Tensor, tuple, list, dict, *_PLAIN, *_CONSTANT))):
+                raise CaptureError(f"{name} holds a {type(value).__name__} in its {key}, which can't be part of a signature")
+            found[key] = self.of(value, name, True)
+        return found
+
+
+class Standing:
+    """The same for the length of a recorded call: objects of the same classes, whose tensors it may write to."""
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        self._objects: list[Any] = []
+        self._given: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._sizes: dict[tuple[int, str], Any] = {}
+        self._copies: dict[int, torch.Tensor] = {}
+
+    def of(self, value: Any, inside: bool = False) -> Any:
+        """What a part of a signature stands for."""
+        if isinstance(value, torch.Tensor):
+            return self._copy(value) if inside else value
+        kind = type(value)
+        if kind is tuple:
+            return tuple([self.of(item, inside) for item in value])
+        if kind is _Again:
+            return self._objects[value[0]]
+        if kind is _Constant:
+            return self._constants[value[0]]
+        if kind is list:
+            row: list[Any] = []
+            self._objects.append(row)
+            row += [self.of(item, True) for item in value]
+            return row
+        if kind is dict:
+            table: dict[Any, Any] = {}
+            self._objects.append(table)
+            table.update((key, self.of(item, True)) for key, item in value.items())
+            return table
+        if kind is not _Object:
+            return value
+        cls = self._constants[value[0]]
+        made: Any = object.__new__(cls)
+        self._objects.append(made)
+        vars(made).update((key, self.of(item, True)) for key, item in value[1].items())
+        self._sizes.update(_sizes(made))
+        return made
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        copy = self._copies.get(id(tensor))
+        if copy is None:
+            with torch.inference_mode(False), torch.no_grad():  # of others it can't be told whether they are written to
+                copy = self._copies[id(tensor)] = tensor.clone()
+            self._given.append(copy)
+            self._versions.append(copy._version)
+        return copy
+
+    def outcome(self, result: Any) -> tuple[Outcome, list[torch.Tensor]]:
+        """What the call has left, and the tensors of which it is made.
+
+        Raises:
+            CaptureError: the result or a cache holds what isn't understood.
+        """
+        finding = _Finding(self._objects, self._given, self._versions)
+        states = tuple([finding.content(each) for each in self._objects])
+        leaves, tree = _pytree.tree_flatten(result, is_leaf=finding.is_leaf)
+        found = tuple([finding.of(leaf, "the result") for leaf in leaves])
+        return Outcome(tree, found, states, self._grown()), finding.tensors
+
+    def _grown(self) -> frozenset[str]:
+        now = {place: size for each in self._objects if is_cache(each) for place, size in _sizes(each).items()}
+        return frozenset(place[1] for place, size in self._sizes.items() if place in now and now[place] != size)
+
+
+class _Finding:
+    """Finds the recipes of what a recorded call leaves."""
+
+    def __init__(self, objects: list[Any], given: list[torch.Tensor], versions: list[int]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._known = {id(each): number for number, each in enumerate(objects)}
+        self._given = {id(tensor): number for number, tensor in enumerate(given)}
+        self._versions = versions
+        self._computed: dict[int, Recipe] = {}
+        self._made: dict[int, int] = {}
+
+    def is_leaf(self, value: Any) -> bool:
+        """Whether a part of the result is not to be taken apart."""
+        return id(value) in self._known or is_cache(value)
+
+    def content(self, target: Any) -> Recipe:
+        """What is in an object or a container now."""
+        name = f"a {type(target).__name__}"
+        if isinstance(target, list):
+            return Row(list, tuple([self.of(item, name) for item in target]))
+        table = target if isinstance(target, dict) else _table(target, name)
+        return Table(tuple([(key, self.of(item, name)) for key, item in table.items()]))
+
+    def of(self, value: Any, name: str) -> Recipe:
+        """The recipe of one value."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if id(value) in self._known:
+            return Known(self._known[id(value)])
+        if isinstance(value, _PLAIN) or (name != "the result" and isinstance(value, _CONSTANT)):
+            return Constant(value)
+        if type(value) is tuple:
+            return Row(tuple, tuple([self.of(item, name) for item in value]))
+        if is_cache(value):
+            number = self._made.setdefault(id(value), len(self._made))
+            return New(type(value), number, None if number < len(self._made) - 1 else self._inside(value))
+        if type(value) not in (list, dict) or id(value) in self._made:
+            raise CaptureError(f"{name} holds a {type(value).__name__}" + (" twice" if id(value) in self._made else ""))
+        self._made[id(value)] = len(self._made)
+        return self.content(value)
+
+    def _inside(self, cache: Any) -> Table:
+        content = self.content(cache)
+        assert isinstance(content, Table)
+        return content
+
+    def _tensor(self, tensor: torch.Tensor) -> Recipe:
+        recipe = self._computed.get(id(tensor))
+        if recipe is None:
+            number = self._given.get(id(tensor))
+            if number is not None and tensor._version == self._versions[number]:
+                recipe = Given(number)
+            else:
+                recipe = Computed(len(self.tensors)) if number is None else Given(number, len(self.tensors))
+                self.tensors.append(tensor)
+            self._computed[id(tensor)] = recipe
+        return recipe
+
+
+def size_of(value: Any) -> Any:
+    """A tensor's shape, or a whole number, which may count; None of anything else."""
+    return value.shape if isinstance(value, torch.Tensor) else value if type(value) is int else None
+
+
+def _sizes(cache: Any) -> dict[tuple[int, str], Any]:
+    return {(id(cache), key): size for key, value in vars(cache).items() if (size := size_of(value)) is not None}
+
+
+def _table(cache: Any, name: str) -> dict[str, Any]:
+    table = getattr(cache, "__dict__", None)
+    if type(table) is not dict:
+        raise CaptureError(f"{name} is a {type(cache).__name__} without attributes of its own")
+    return table

@@ -1,0 +1,166 @@
+"""How what a call leaves in its caches, and its result, are made of the tensors of another call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+
+class Making:
+    """What recipes are made with.
+
+    Args:
+        tensors: that the call has computed.
+        objects: the caller's own objects and containers with state, by number.
+        given: the tensors that were in them, by number.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], objects: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
+        self.tensors = tensors
+        self.objects = objects
+        self.given = given
+        self.made: dict[int, Any] = {}
+        self.written: set[int] = set()
+
+
+class Recipe:
+    """Of one value."""
+
+    def make(self, by: Making) -> Any:
+        """The value for this call."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Constant(Recipe):
+    """The same in each call."""
+
+    value: Any
+
+    def make(self, by: Making) -> Any:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Constant and type(self.value) is type(other.value) and (self.value is other.value or self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+
+@dataclass(frozen=True)
+class Computed(Recipe):
+    """A tensor of the call's own."""
+
+    index: int
+
+    def make(self, by: Making) -> Any:
+        return by.tensors[self.index]
+
+
+@dataclass(frozen=True)
+class Given(Recipe):
+    """A tensor that was there before; where the call has written to it, with ``written`` in it, which the call has computed."""
+
+    number: int
+    written: int | None = None
+
+    def make(self, by: Making) -> Any:
+        tensor = by.given[self.number]
+        if self.written is not None and self.number not in by.written:
+            by.written.add(self.number)
+            tensor.copy_(by.tensors[self.written])
+        return tensor
+
+
+@dataclass(frozen=True)
+class Known(Recipe):
+    """An object, a list or a dict of the caller's."""
+
+    number: int
+
+    def make(self, by: Making) -> Any:
+        return by.objects[self.number]
+
+
+@dataclass(frozen=True)
+class Table(Recipe):
+    """A dict."""
+
+    items: tuple[tuple[Any, Recipe], ...]
+
+    def make(self, by: Making) -> Any:
+        return {key: item.make(by) for key, item in self.items}
+
+
+@dataclass(frozen=True)
+class New(Recipe):
+    """An object with state that the call has made: the same one wherever this number comes."""
+
+    cls: type
+    number: int
+    content: Table | None  # None where it comes again
+
+    def make(self, by: Making) -> Any:
+        made = by.made.get(self.number)
+        if made is None:
+            made = by.made[self.number] = object.__new__(self.cls)
+            assert self.content is not None
+            made.__dict__.update(self.content.make(by))
+        return made
+
+
+@dataclass(frozen=True)
+class Row(Recipe):
+    """A list or a tuple."""
+
+    cls: type
+    items: tuple[Recipe, ...]
+
+    def make(self, by: Making) -> Any:
+        return self.cls([item.make(by) for item in self.items])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that a call leaves.
+
+    Attributes:
+        tree, leaves: its result.
+        states: what is in the caller's objects and containers then, by their numbers: a :class:`Table` or a :class:`Row`.
+        grows: the attributes of caches that held a tensor of another shape before, or another number: in the next call they are others again.
+    """
+
+    tree: _pytree.TreeSpec
+    leaves: tuple[Recipe, ...]
+    states: tuple[Recipe, ...]
+    grows: frozenset[str]
+
+    def apply(self, by: Making) -> Any:
+        """Leave it, and return the result."""
+        for target, state in zip(by.objects, self.states, strict=True):
+            _leave(target, state.make(by))
+        return _pytree.tree_unflatten([leaf.make(by) for leaf in self.leaves], self.tree)
+
+
+def _leave(target: Any, content: Any) -> None:
+    """Have ``target`` hold ``content``, and stay the object that it is."""
+    if isinstance(target, list):
+        if len(target) != len(content) or any(map(_differ, target, content)):
+            target[:] = content
+        return
+    table = target if isinstance(target, dict) else vars(target)
+    if list(table) != list(content):
+        for key in table.keys() - content.keys():
+            del table[key]
+    for key, value in content.items():
+        if key not in table or _differ(table[key], value):
+            table[key] = value
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether these aren't one object, or numbers or texts of one value."""
+    return one is not other and not (type(one) is type(other) and isinstance(one, (bool, int, str, float)) and one == other)

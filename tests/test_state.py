@@ -1,0 +1,307 @@
+"""Forwards that keep a state in their arguments, as causal models and decoders of videos do: it is left as the forward itself leaves it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig, compile
+from sfast_core.choices import Choices
+from sfast_core.runtime.graphs import DeviceGraphs
+from tests.fakes import FakeBackend
+
+CACHES = "transformers.cache_utils"  # the stand-ins' file, as they say
+
+
+@pytest.fixture(params=[False, True], ids=["fused", "captured"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """On a CPU that captures nothing, and on one that seems to."""
+    if request.param:
+        graphs = DeviceGraphs(FakeBackend())
+        monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
+        monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    yield "replayed" if request.param else "fused"
+
+
+class Layer:
+    """One layer's keys, in memory of one size that is written to in place."""
+
+    __module__ = CACHES
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.keys: torch.Tensor | None = None
+        self.length = torch.tensor(0)
+
+    def update(self, keys: torch.Tensor) -> torch.Tensor:
+        if self.keys is None:
+            self.keys, self.device = keys.new_zeros(keys.shape[0], self.size, keys.shape[2]), keys.device
+        at = torch.arange(keys.shape[1]) + self.length
+        self.length.add_(keys.shape[1])
+        self.keys.index_copy_(1, at, keys)
+        return self.keys
+
+
+class Growing(Layer):
+    """The same, but longer with each call."""
+
+    __module__ = CACHES
+
+    def update(self, keys: torch.Tensor) -> torch.Tensor:
+        self.length = self.length + keys.shape[1]
+        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], dim=1)
+        return self.keys
+
+
+class Cache:
+    """A list of layers."""
+
+    __module__ = CACHES
+
+    def __init__(self, kind: type[Layer] = Layer) -> None:
+        self.layers: list[Layer] = [kind(16) for _ in range(2)]
+        self.seen = {"updated": False}
+
+
+class Model(nn.Module):
+    """Attends to what came before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.ModuleList(nn.Linear(8, 24) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, cache: Cache | None = None, use_cache: bool = True) -> dict[str, Any]:
+        if cache is None and use_cache:
+            cache = Cache()
+        for index, project in enumerate(self.project):
+            q, k, v = project(x).chunk(3, dim=-1)
+            if cache is not None:
+                k = v = cache.layers[index].update(k)
+                cache.seen["updated"] = True
+            x = x + nn.functional.scaled_dot_product_attention(q, k, v)
+        return {"x": x, "cache": cache}
+
+
+class Twins:
+    """A compiled model and one that isn't, with caches of their own."""
+
+    def __init__(self, model: type[nn.Module] = Model) -> None:
+        torch.manual_seed(0)
+        self.slow = model().eval()
+        self.model = copy.deepcopy(self.slow)
+        self.handle = compile(self.model, CompileConfig(allow_cpu=True))
+
+    def __call__(self, x: torch.Tensor, mine: Any, theirs: Any, **more: Any) -> tuple[Any, Any]:
+        """What both return; it and both caches are the same afterwards."""
+        with torch.inference_mode():
+            results = self.model(x, mine, **more), self.slow(x, theirs, **more)
+        assert_alike(*results)
+        assert_alike(mine, theirs)
+        return results
+
+    @property
+    def calls(self) -> dict[str, int]:
+        return dict(self.handle.engine.report.calls)
+
+
+def assert_alike(one: Any, other: Any) -> None:
+    """Built alike, with the same values."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        return torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_alike(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_alike(*pair)
+    elif type(one).__module__ == CACHES:
+        assert_alike(vars(one), vars(other))
+    else:
+        assert one == other
+
+
+def test_a_step_with_a_cache_of_one_size_has_one_trace(path: str) -> None:
+    twins, mine, theirs = Twins(), Cache(), Cache()
+    twins(torch.randn(2, 5, 8), mine, theirs)
+    layers, keys = mine.layers, [layer.keys for layer in mine.layers]
+    for _ in range(6):
+        results = twins(torch.randn(2, 1, 8), mine, theirs)
+        assert results[0]["cache"] is mine
+    assert mine.layers is layers and all(layer.keys is kept for layer, kept in zip(layers, keys, strict=True))
+    assert twins.calls == {"traced": 2, path: 5}
+
+
+def test_another_cache_has_the_same_trace(path: str) -> None:
+    twins = Twins()
+    for _ in range(3):
+        mine, theirs = Cache(), Cache()
+        twins(torch.randn(2, 5, 8), mine, theirs)
+        twins(torch.randn(2, 1, 8), mine, theirs)
+    assert twins.calls == {"traced": 2, path: 4}
+
+
+def test_a_cache_that_the_forward_makes_is_a_new_one_each_time(path: str) -> None:
+    twins = Twins()
+    made = []
+    for _ in range(3):
+        results = twins(torch.randn(2, 5, 8), None, None)
+        made.append(results[0]["cache"])
+        twins(torch.randn(2, 1, 8), results[0]["cache"], results[1]["cache"])
+    assert len(set(map(id, made))) == 3 and len({layer.keys.data_ptr() for cache in made for layer in cache.layers}) == 6
+    assert twins.calls == {"traced": 2, path: 4}
+
+
+def test_a_cache_that_grows_runs_as_it_was_and_says_so(path: str) -> None:
+    twins = Twins()
+    for _ in range(2):
+        mine, theirs = Cache(Growing), Cache(Growing)
+        twins(torch.randn(2, 5, 8), mine, theirs)
+        for _ in range(5):
+            twins(torch.randn(2, 1, 8), mine, theirs)
+    assert twins.calls == {"traced": 2, path: 1, "eager": 9}
+    assert list(twins.handle.engine.report.reasons) == ["the keys of a Growing grow with each call"]
+
+
+def test_without_a_cache(path: str) -> None:
+    twins = Twins()
+    for _ in range(3):
+        twins(torch.randn(2, 5, 8), None, None, use_cache=False)
+    assert twins.calls == {"traced": 1, path: 2}
+
+
+def test_a_cache_that_two_layers_share(path: str) -> None:
+    twins, mine, theirs = Twins(), Cache(), Cache()
+    for cache in (mine, theirs):
+        cache.layers[1] = cache.layers[0]
+    for _ in range(4):
+        twins(torch.randn(2, 1, 8), mine, theirs)
+    assert mine.layers[0] is mine.layers[1]
+    assert twins.calls["traced"] == 2 and twins.calls[path] == 2
+
+
+def test_what_a_cache_holds_that_nobody_understands_is_named() -> None:
+    twins, mine, theirs = Twins(), Cache(), Cache()
+    mine.stream = theirs.stream = iter(())  # type: ignore[attr-defined]
+    twins(torch.randn(2, 1, 8), mine, theirs)
+    assert list(twins.handle.engine.report.reasons) == ["args[1] holds a tuple_iterator in its stream, which can't be part of a signature"]
+
+
+class Broken(Model):
+    """Fails when it has changed the cache's first layer."""
+
+    def forward(self, x: torch.Tensor, cache: Cache | None = None, use_cache: bool = True) -> dict[str, Any]:
+        assert cache is not None
+        cache.layers[0].update(self.project[0](x)[..., :8])
+        if x.shape[1] == 3:
+            raise ValueError("no")
+        return {"x": x, "cache": cache}
+
+
+def test_a_call_that_fails_leaves_the_cache_as_it_was(path: str) -> None:
+    twins, mine, theirs = Twins(Broken), Cache(), Cache()
+    twins(torch.randn(2, 1, 8), mine, theirs)
+    with pytest.raises(ValueError, match="no"), torch.inference_mode():
+        twins.model(torch.randn(2, 3, 8), mine)
+    twins(torch.randn(2, 1, 8), mine, theirs)
+
+
+class Frames(nn.Module):
+    """A video's decoder: it keeps each convolution's last frames in a list, and counts in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv1d(4, 4, 3) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, feat_cache: list[Any] | None = None, feat_idx: list[int] | None = None) -> torch.Tensor:
+        for conv in self.convs:
+            if feat_cache is None or feat_idx is None:
+                x = conv(nn.functional.pad(x, (2, 0)))
+                continue
+            index, kept = feat_idx[0], x[..., -2:].clone()
+            before = feat_cache[index]
+            if kept.shape[-1] < 2 and before is not None and before != "none":
+                kept = torch.cat([before[..., -1:], kept], -1)
+            missing = 2 if before is None else 2 - before.shape[-1]
+            x = conv(nn.functional.pad(x if before is None else torch.cat([before, x], -1), (missing, 0)))
+            feat_cache[index] = kept
+            feat_idx[0] += 1
+        return x
+
+
+def test_a_list_of_frames_is_filled_in_place(path: str) -> None:
+    twins = Twins(Frames)
+    for _ in range(3):
+        mine, theirs = [None, None], [None, None]
+        for _ in range(5):
+            counts = [0], [0]
+            x = torch.randn(1, 4, 1)
+            with torch.inference_mode():
+                results = [m(x, feat_cache=c, feat_idx=i) for m, c, i in ((twins.model, mine, counts[0]), (twins.slow, theirs, counts[1]))]
+            assert_alike(*results)
+            assert_alike((mine, counts[0]), (theirs, counts[1]))
+    assert twins.calls == {"traced": 3, path: 12}
+
+
+class Drawing(nn.Module):
+    """Can't be recorded, and leaves something in a list and a dict that it is handed, as often as it is told to."""
+
+    def forward(self, x: torch.Tensor, kept: list[torch.Tensor], table: dict[str, Any], write: bool) -> torch.Tensor:
+        if write:
+            kept.append(x + 1)
+            kept[0] = kept[0] * 2
+            table["last"] = x - 1
+        return x + 0 * torch.rand(())
+
+
+class HandsOn(nn.Module):
+    """Reads what its layer has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drawing, self.last = nn.Linear(8, 8), Drawing(), nn.Linear(8, 8)
+        self.write = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept: list[torch.Tensor] = [x]
+        table: dict[str, Any] = {"last": x}
+        x = self.drawing(self.first(x), kept, table, self.write)
+        return self.last(x) + sum(kept) + table["last"]
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_what_a_part_that_runs_live_leaves_in_a_list_is_there(path: str, from_the_start: bool) -> None:
+    net = HandsOn().eval()
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    for step in range(8):
+        net.write = from_the_start or step > 3
+        x = torch.randn(2, 8)
+        with torch.inference_mode():
+            torch.testing.assert_close(net(x), HandsOn.forward(net, x), rtol=1e-5, atol=1e-6)
+    calls = handle.engine.report.calls
+    assert calls["eager"] and bool(calls[path]) is not from_the_start, handle.report().text()
+
+
+class Generates(Model):
+    """As transformers' models, asks for what torch.compile makes of it."""
+
+    def get_compiled_call(self, config: Any) -> Any:
+        return config
+
+
+def test_of_two_compilers_one() -> None:
+    model = Generates()
+    handle = compile(model, CompileConfig(allow_cpu=True))
+    assert model.get_compiled_call("theirs") == model.__call__
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.get_compiled_call("theirs") == "theirs"
+    handle.uninstall()
+    assert model.get_compiled_call("theirs") == "theirs" and "get_compiled_call" not in vars(model)
