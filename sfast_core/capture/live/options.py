@@ -26,7 +26,8 @@ class Unread:
         self.around = around
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        if _has_objects(self.around.at(self.path)) and (inside := modules_at_work()):
+        inside = modules_at_work()
+        if inside and inside[0] is not self.around.module and _has_objects(self.around.at(self.path)):
             self.around.inside = inside  # no signature could have it: who reads it may run live
         else:
             self.around.mentioned.add(str(self.path[0]))
