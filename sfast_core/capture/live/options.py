@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
-from ..guards import is_object
 from .modules import modules_at_work
+from .structure import is_constant
 from .surroundings import Attribute, Path, Surroundings
 
 _DEEPEST = 8
@@ -50,14 +50,14 @@ class Unread:
 
 
 def _has_objects(value: Any, depth: int = 0) -> bool:
-    """Whether there is something of a class of its own in lists, tuples and dicts."""
+    """Whether there is something else than tensors and plain values in lists, tuples and dicts."""
     if depth > _DEEPEST:
         return True
     if type(value) in (list, tuple):
         return any(_has_objects(item, depth + 1) for item in value)
     if type(value) is dict:
         return any(_has_objects(item, depth + 1) for item in value.values())
-    return is_object(value)
+    return not (isinstance(value, torch.Tensor) or is_constant(value))
 
 
 for _name in _SPECIAL:
