@@ -28,7 +28,7 @@ ADVICE = (
     Advice("--lowvram moves", "Its weights aren't where a fused program could read them.", "start with --medvram, if the GPU bears it"),
     Advice("is selected in the setting 'SD Unet'", "That UNet isn't this one.", "choose None there"),
     Advice("it is no CLIP", "A text encoder whose prompts differ in length.", _NOTHING),
-    Advice("finished by the original forward", "Another node's code inside the model did something otherwise than when it was traced.", "nothing: it is traced again"),
+    Advice("finished by the original forward", "Another node's code inside the model did something otherwise than when it was traced.", "nothing: each way is traced once"),
     Advice("can't be made again at another call", "Another node's code inside the model is handed something that can't be handed on.", _REPORT),
     Advice("live from now on", "A part of the model can't be recorded; it runs as it is, and everything around it is fused.", "nothing: it is traced again"),
     Advice("from its options", "The model looks for an option that another node has put there.", "nothing: it is traced again"),

@@ -157,7 +157,7 @@ class Engine:
                     try:
                         with self._store.pinned(device):
                             result = variant.graphed.run(signature.tensors, self.config, replayed, around)
-                        variant.tally.served += 1
+                        on.variants.served(signature.key, variant)
                         return result
                     except self.interruptions:
                         raise
@@ -190,9 +190,12 @@ class Engine:
         """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""
         if isinstance(error.__cause__, self.interruptions):
             raise error.__cause__
-        if error.another:
+        if isinstance(error.__cause__, WeightsChanged):
             self.reporter.say(f"{error}, and tracing again")
             on.forget(key, variant, str(error))
+        elif error.another:
+            self.reporter.say(str(error))
+            on.put_off(key, variant, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
             self._out_of_memory(on, error.__cause__)
             return OUT_OF_MEMORY

@@ -22,7 +22,7 @@ class Unfinished(Exception):
     """A call that live code has already been run for, and that only the original forward can finish. The message is the reason.
 
     Attributes:
-        another: it is because that code returns or does something built otherwise: the program is of no use for calls like this one.
+        another: it is because that code returns or does something built otherwise: the program doesn't do for calls like this one.
         ours: it is because something of ours failed.
     """
 
@@ -109,7 +109,7 @@ class SegmentedProgram(GraphedProgram):
         except (WeightsChanged, WeightsElsewhere) as error:
             if around.ran == []:  # nobody's code has run yet
                 raise
-            raise Unfinished(str(error), another=isinstance(error, WeightsChanged)) from error
+            raise Unfinished(str(error), another=False) from error
         except Exception as error:
             ours = error is not around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
             raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error
