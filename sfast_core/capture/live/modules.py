@@ -134,7 +134,7 @@ class LiveModules:
             modules: of which one explains the reason, the innermost first.
             reason: in words.
             guard: tells when it may be gone.
-            alone: it is that module's own, not its class's.
+            alone: it is that module's own, and no other's.
         """
         paths = {id(module): path for path, module in root.named_modules() if path}
         cut = next((module for module in modules if id(module) in paths), None)
