@@ -6,9 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from .soak_patches import PATCHES
+
 TOKENS = (77, 154, 231, 308)
 STRENGTHS = (-0.6, 0.3, 0.5, 0.8, 1.0)
-PATCHES = ("none", "FreeU", "PAG", "v-prediction", "RescaleCFG")
+SAMPLERS = ("euler", "dpmpp_2m", "euler_ancestral", "heun", "ddim")
+MOST_PATCHES = 2  #: at a time
 LORAS = 4  #: there are so many to choose from
 MOST_LORAS = 3  #: at a time
 #: Width and height; one of each list has an odd number of latent rows and columns.
@@ -32,7 +35,8 @@ class State:
     batch: int = 1
     cfg: float = 7.0
     control: float = 0.0  #: a ControlNet's strength; 0: there is none
-    patch: str = "none"
+    patches: tuple[str, ...] = ()  #: names of other nodes, in order
+    sampler: str = SAMPLERS[0]
     node_last: bool = False  #: our node stands behind the other nodes, not before them
 
 
@@ -85,7 +89,10 @@ def _strength(state: State, model: str, draw: random.Random) -> State:
 
 
 def _patch(state: State, draw: random.Random) -> State:
-    return replace(state, patch="none" if state.patch != "none" and draw.random() < 0.6 else draw.choice(PATCHES))
+    """All go, or one comes, or another order."""
+    if state.patches and draw.random() < 0.5:
+        return replace(state, patches=())
+    return replace(state, patches=tuple(draw.sample(sorted(PATCHES), draw.randint(1, MOST_PATCHES))))
 
 
 #: What may be changed, how often next to the others, and how.
@@ -100,6 +107,7 @@ _CHANGES: dict[str, tuple[int, Callable[[State, str, random.Random], State]]] = 
     "cfg": (5, lambda state, model, draw: replace(state, cfg=8.0 - state.cfg)),
     "ControlNet": (5, lambda state, model, draw: replace(state, control=draw.choice((0.0, 0.3, 0.6)))),
     "model patch": (9, lambda state, model, draw: _patch(state, draw)),
+    "sampler": (3, lambda state, model, draw: replace(state, sampler=draw.choice(SAMPLERS))),
     "place of our node": (2, lambda state, model, draw: replace(state, node_last=not state.node_last)),
 }
 KINDS = tuple(_CHANGES)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -22,6 +21,7 @@ import torch
 
 from .comfy_models import checkpoint, conditioning, control_net, lora
 from .comfy_variant import fast_compile
+from .soak_patches import patched
 from .soak_plan import LORAS, SIZES, Change, State, plan
 
 _SEED = 1  #: of every picture, so that a state that comes back must give the bits from before
@@ -88,7 +88,7 @@ class Side:
             for number, strength in state.loras:
                 model = comfy.sd.load_lora_for_models(model, None, dict(loras[number]), strength, 0.0)[0]
             self._with_loras = (key, model)
-        model = _patched(self._with_loras[1], state.patch)
+        model = patched(self._with_loras[1], state.patches)
         return fast_compile(model) if self._ours and state.node_last else model
 
     def other_bits(self, state: State, latent: torch.Tensor) -> tuple[bool, bool]:
@@ -97,26 +97,6 @@ class Side:
         before = self._bits.get(state)
         self._bits[state] = digest
         return before is not None, before not in (None, digest)
-
-
-def _patched(model: Any, patch: str) -> Any:
-    """The model behind one more node."""
-    if patch == "FreeU":
-        return _node("nodes_freelunch", "FreeU_V2", model, 1.3, 1.4, 0.9, 0.2)
-    if patch == "PAG":
-        return _node("nodes_pag", "PerturbedAttentionGuidance", model, 3.0)
-    if patch == "v-prediction":
-        return _node("nodes_model_advanced", "ModelSamplingDiscrete", model, "v_prediction", False)
-    return _node("nodes_model_advanced", "RescaleCFG", model, 0.7) if patch == "RescaleCFG" else model
-
-
-def _node(module: str, name: str, *inputs: Any) -> Any:
-    """One of ComfyUI's own nodes: some versions have it in the old style, some in the new."""
-    kind = getattr(importlib.import_module(f"comfy_extras.{module}"), name)
-    if not hasattr(kind, "execute"):
-        return getattr(kind(), kind.FUNCTION)(*inputs)[0]
-    output = kind.execute(*inputs)
-    return output[0] if isinstance(output, tuple) else output.result[0]
 
 
 class Sampler:
@@ -138,7 +118,7 @@ class Sampler:
         noise = comfy.sample.prepare_noise(latent, _SEED)
         start = _now(self._device)
         result = comfy.sample.sample(
-            patcher, noise, self._steps, state.cfg, "euler", "normal", *prompts, latent, denoise=1.0, disable_pbar=True, seed=_SEED
+            patcher, noise, self._steps, state.cfg, state.sampler, "normal", *prompts, latent, denoise=1.0, disable_pbar=True, seed=_SEED
         )
         return result.float().cpu(), _now(self._device) - start
 

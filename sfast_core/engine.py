@@ -19,6 +19,7 @@ import torch
 from .capture import (
     CaptureError,
     GradientsRecorded,
+    OnlyThisCall,
     Recorded,
     Signature,
     Surroundings,
@@ -62,13 +63,7 @@ class Engine:
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: CompileConfig,
-        leaf_scope: LeafScope | None = None,
-        store: Store | None = None,
-    ) -> None:
+    def __init__(self, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None, store: Store | None = None) -> None:
         self.config = config
         self.report = ModuleReport(name, settings=config.settings())
         self.reporter = Reporter(self.report)
@@ -149,7 +144,7 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.tally.useless and self._tracer.cut_changing(module, change):
+                        if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
                             on.thrashing.clear()
                 if variant is None:
                     waiting = on.waiting(signature)
@@ -162,7 +157,7 @@ class Engine:
                     try:
                         with self._store.pinned(device):
                             result = variant.graphed.run(signature.tensors, self.config, replayed, around)
-                        variant.tally.served += 1
+                        on.variants.served(signature.key, variant)
                         return result
                     except self.interruptions:
                         raise
@@ -172,7 +167,7 @@ class Engine:
                     except WeightsElsewhere as error:
                         variant.release()
                         reason = str(error)
-                    except GradientsRecorded as error:
+                    except OnlyThisCall as error:
                         reason = str(error)
                     except Unfinished as error:
                         reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)
@@ -195,9 +190,12 @@ class Engine:
         """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""
         if isinstance(error.__cause__, self.interruptions):
             raise error.__cause__
-        if error.another:
+        if isinstance(error.__cause__, WeightsChanged):
             self.reporter.say(f"{error}, and tracing again")
             on.forget(key, variant, str(error))
+        elif error.another:
+            self.reporter.say(str(error))
+            on.put_off(key, variant, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
             self._out_of_memory(on, error.__cause__)
             return OUT_OF_MEMORY

@@ -7,7 +7,6 @@ import time
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree
 
 from .capture import GradientsRecorded, OutputSpec, Surroundings
 from .config import CompileConfig
@@ -79,7 +78,7 @@ class GraphedProgram:
         """Run on the very inputs that were recorded, compare, and build the call's result.
 
         Args:
-            inputs: the recorded call's.
+            inputs: the recorded call's, as it has left them.
             result: what it returned.
             computed_in: the dtypes that it computed in, see :func:`distance_to_eager`.
             tolerance: the largest distance allowed, likewise.
@@ -87,8 +86,7 @@ class GraphedProgram:
         Raises:
             CaptureError: the results differ by more than that.
         """
-        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
-        self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
+        inputs, expected = self._outputs.recorded(inputs, result)
         weights = self._store.tensors(self.program.weights, self._device)
         self._kinds = list(map(kind_of_weight, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
@@ -110,10 +108,9 @@ class GraphedProgram:
         Raises:
             WeightsElsewhere: a weight isn't on the device.
             WeightsChanged: a weight is gone, or isn't of the shape, dtype and strides that the program was made for.
-            GradientsRecorded: a weight requires grad by now, as a tensor that is no parameter may.
+            OnlyThisCall: a weight requires grad by now, as a tensor that is no parameter may; or see :meth:`InputWrites.check`.
         """
-        if torch.is_grad_enabled() and self._require_grad():
-            raise GradientsRecorded
+        self._check(inputs)
         self._report.calls += 1
         if replayed is None or self._bound is None or not self._bound.current():
             replayed = None
@@ -129,7 +126,7 @@ class GraphedProgram:
         else:
             results = self.program.deliver(self.program(inputs, self._weights()))
             calls["fused"] += 1
-        self._outputs.repeat(results)
+        self._outputs.repeat(results, inputs)
         return self._outputs.build(results)
 
     @property
@@ -158,11 +155,18 @@ class GraphedProgram:
         if self._captured is not None and not self._captured.alive:
             self.release()
 
-    def _require_grad(self) -> bool:
+    def _check(self, inputs: list[torch.Tensor]) -> None:
+        """Whether the program may serve this call. Raises as :meth:`run` says."""
+        gradients, writes = torch.is_grad_enabled(), self._outputs.writes
+        if not (gradients or writes.indices):
+            return
         try:
-            return any(ref.tensor().requires_grad for source in self.program.weights for ref in source.refs)
+            weights = [ref.tensor() for source in self.program.weights for ref in source.refs]
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
+        if gradients and any(weight.requires_grad for weight in weights):
+            raise GradientsRecorded
+        writes.check(inputs, weights)
 
     def _weights(self) -> list[torch.Tensor]:
         """The weights, laid out for the program and of the kinds that it was made for."""

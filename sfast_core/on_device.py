@@ -64,6 +64,11 @@ class OnDevice:
         self.variants.remove(key, variant)
         self._changed(key, change)
 
+    def put_off(self, key: Hashable, variant: Variant, change: str) -> None:
+        """This variant doesn't do for calls like this one, because of this change; others of its signature may, and it may again."""
+        self.variants.put_off(variant)
+        self._changed(key, change)
+
     def _changed(self, key: Hashable, change: str) -> None:
         self.change = change
         self.backoff.succeeded(key)

@@ -73,15 +73,20 @@ class SignatureReport:
 
 @dataclass
 class ModuleReport:
-    """One compiled module. ``calls``: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``. ``reasons``: why eager, how often.
+    """One compiled module.
 
-    ``left_out``: why it isn't compiled at all, or None.
+    Attributes:
+        calls: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``.
+        reasons: why eager, how often.
+        answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
+        left_out: why it isn't compiled at all, or None.
     """
 
     name: str
     device: str = ""
     calls: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
     signatures: list[SignatureReport] = field(default_factory=list)
     adopted_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +99,7 @@ class ModuleReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {**asdict(self), "calls": dict(self.calls), "reasons": dict(self.reasons), "graph_bytes": self.graph_bytes}
+        return {**asdict(self), "calls": dict(self.calls), "reasons": dict(self.reasons), "answered": dict(self.answered), "graph_bytes": self.graph_bytes}
 
     def text(self) -> str:
         """A few lines to read."""
@@ -104,6 +109,7 @@ class ModuleReport:
         lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
         for reason, count in self.reasons.most_common():
             lines += [f"  eager, {count}x: {reason}", f"    what you can do: {advice(reason)}"]
+        lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
         lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}")
         for signature in self.signatures:
             lines += _signature_lines(signature)

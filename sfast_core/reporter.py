@@ -39,6 +39,10 @@ class Reporter:
         self.report.reasons[reason] += 1
         self.say(_runs_as_it_was(reason))
 
+    def answered(self, who: str) -> None:
+        """Count a call that somebody answered in the module's place, without running it."""
+        self.report.answered[who] += 1
+
     def gave_up(self, reason: str) -> None:
         """Warn that a signature runs as it was for good."""
         self.say(_runs_as_it_was(reason), logging.WARNING)

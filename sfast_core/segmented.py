@@ -8,9 +8,8 @@ import time
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
-from .capture import AnotherStructure, GradientsRecorded, Surroundings, autocast_off
+from .capture import AnotherStructure, Surroundings, autocast_off
 from .config import CompileConfig
 from .graphed import GraphedProgram, kind_of_weight
 from .proof import distance_to_eager
@@ -23,7 +22,7 @@ class Unfinished(Exception):
     """A call that live code has already been run for, and that only the original forward can finish. The message is the reason.
 
     Attributes:
-        another: it is because that code returns or does something built otherwise: the program is of no use for calls like this one.
+        another: it is because that code returns or does something built otherwise: the program doesn't do for calls like this one.
         ours: it is because something of ours failed.
     """
 
@@ -53,8 +52,7 @@ class SegmentedProgram(GraphedProgram):
         Where all that runs live may run twice, it does, so that this call returns what later ones will.
         """
         around, self._first = self._first, Surroundings()  # of that call alone
-        expected = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)] + self._outputs.effects.tensors
-        self._outputs.effects.tensors.clear()  # what they were is the recorded call's alone
+        inputs, expected = self._outputs.recorded(inputs, result)
         weights = self._store.tensors(self.program.weights, self._device)
         self._kinds = list(map(kind_of_weight, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
@@ -92,8 +90,7 @@ class SegmentedProgram(GraphedProgram):
         Raises:
             Unfinished: live code has run, and the program can't go on.
         """
-        if torch.is_grad_enabled() and self._require_grad():
-            raise GradientsRecorded
+        self._check(inputs)
         around = around or Surroundings()
         around.settle = lambda: self._store.lay_again(self._device)
         self._report.calls += 1
@@ -111,14 +108,14 @@ class SegmentedProgram(GraphedProgram):
         except (WeightsChanged, WeightsElsewhere) as error:
             if around.ran == []:  # nobody's code has run yet
                 raise
-            raise Unfinished(str(error), another=isinstance(error, WeightsChanged)) from error
+            raise Unfinished(str(error), another=False) from error
         except Exception as error:
             ours = error is not around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
             raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error
         finally:
             self._report.live_s += around.seconds
             self._report.segmented_s += time.perf_counter() - start
-        self._outputs.repeat(results)
+        self._outputs.repeat(results, inputs)
         return self._outputs.build(results)
 
     def _run(self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool) -> list[torch.Tensor]:

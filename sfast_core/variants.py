@@ -26,6 +26,7 @@ class Variant:
     reason: str = ""
     guard: Guard | None = None
     tally: Tally = field(default_factory=Tally)
+    put_off: bool = False  # code of others went another way in it; not to be tried again before a call of its signature is served
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides by their values as the recorded one did."""
@@ -45,7 +46,7 @@ class Variants:
     """Those used last, by key, with their lines in the module's report. Not thread-safe: its caller holds the device's lock.
 
     A signature may have several, of which one at most fits what the module reads now: who switches something and switches it back finds the
-    first one again. In all there are as many as the settings allow signatures, and so is what they hold.
+    first one again. So does code of others that goes one of several ways (Kohya's Deep Shrink in its first steps and in the others). In all there are as many as the settings allow signatures, and so is what they hold.
 
     Whatever interrupts a change of it leaves it whole: a line too many goes with the next change.
     """
@@ -63,16 +64,29 @@ class Variants:
         if key not in self._variants:
             return None
         self._variants.move_to_end(key)
-        return self._used(key, next((variant for variant in self._variants[key] if variant.serves(inputs)), None))
+        return self._used(key, next((variant for variant in self._variants[key] if not variant.put_off and variant.serves(inputs)), None))
 
     def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Variant | None:
         """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used last, or None."""
-        return self._used(key, next((variant for variant in self._variants[key][1:] if variant.fits(module, inputs)), None))
+        return self._used(key, next((each for each in self._variants[key][1:] if not each.put_off and each.fits(module, inputs)), None))
 
     def _used(self, key: Hashable, found: Variant | None) -> Variant | None:
         if found is not None and found is not self._variants[key][0]:
             self._variants[key].sort(key=lambda variant: variant is not found)
         return found
+
+    def served(self, key: Hashable, variant: Variant) -> None:
+        """A call has its result from this variant."""
+        variant.tally.served += 1
+        self._take_up(key)
+
+    def put_off(self, variant: Variant) -> None:
+        """Code of others went another way in a call than in this variant's program: the next calls try this signature's others, or are traced."""
+        variant.put_off = True
+
+    def _take_up(self, key: Hashable) -> None:
+        for variant in self._variants.get(key, ()):
+            variant.put_off = False
 
     def last(self, layout: Hashable) -> Hashable | None:
         """The key of the one with this layout that was used last, or None."""
@@ -84,6 +98,7 @@ class Variants:
 
     def add(self, key: Hashable, variant: Variant, at_most: int) -> None:
         """Keep one more, whose program is proved or whose reason is known, and let the oldest go where there would be more than ``at_most``."""
+        self._take_up(key)
         self._lines.append(variant.report)
         self._report.signatures.append(variant.report)
         self._variants[key] = [variant, *self._variants.get(key, ())]

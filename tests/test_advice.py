@@ -26,7 +26,7 @@ def test_its_words_are_those_of_a_reason(words: str) -> None:
     [
         ("the inputs are on cpu, which isn't a CUDA device", "NVIDIA"),
         ("another node replaces its _forward", "take that node out"),
-        ("FreeU (patches output_block_patch 0) returns something built otherwise: finished by the original forward", "traced again"),
+        ("FreeU (patches output_block_patch 0) returns something built otherwise: finished by the original forward", "traced once"),
         ("the weight out.weight is on cpu, not on cuda:0", "free GPU memory"),
         ("it can't be traced: item reads a tensor's value into Python", "report it"),
         ("something that nobody has thought of", "report it"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -337,6 +338,34 @@ def test_a_tensor_that_a_call_leaves_for_the_next_is_no_weight(name: str) -> Non
         torch.testing.assert_close(handle(x), twin(x))
     assert calls(handle) == {"eager": 4, "traced": 1}
     assert any(f"the call itself changes the module: {name}" in reason for reason in reasons(handle))
+
+
+def test_a_setting_that_each_call_puts_on_a_module_is_traced_again_when_it_is_another() -> None:
+    """As KJNodes' replaced forwards do: they set their strength on the module, and what they call reads it there."""
+
+    class Patch:
+        def __init__(self, strength: float) -> None:
+            self.strength = strength
+
+        def bound_to(self, module: Any) -> Any:
+            def forward(x: torch.Tensor) -> torch.Tensor:
+                module.strength = self.strength
+                return read(module, x)
+
+            return forward
+
+    def read(module: Any, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, module.weight) * module.strength
+
+    handle = compiled(Forward(lambda net, x: net.inner(x), inner=nn.Linear(4, 4)))
+    for strength in (2.0, 3.0, 4.0, 5.0):
+        handle.module.inner.forward = Patch(strength).bound_to(handle.module.inner)
+        before = Counter(calls(handle))
+        for _ in range(12):
+            x = torch.randn(2, 4)
+            torch.testing.assert_close(handle(x), nn.functional.linear(x, handle.module.inner.weight) * strength)
+        assert Counter(calls(handle)) - before == {"eager": 1, "traced": 1, "fused": 10}
+        assert not handle.engine.report.signatures[-1].live
 
 
 def test_what_a_first_call_caches_is_traced_at_the_second() -> None:

@@ -173,6 +173,14 @@ def test_an_error_that_only_the_recording_makes_does_not_surface() -> None:
         refuses(handle, "it failed while it was recorded: RuntimeError", x)
 
 
+@pytest.mark.parametrize("transform", [torch.vmap, lambda call: torch.func.vmap(torch.func.vmap(call))], ids=["vmap", "vmap twice"])
+def test_an_error_that_the_recorder_raises_does_not_surface(transform: Any) -> None:
+    """A batched tensor has no storage to ask for."""
+    handle, x = compiled(linear(lambda net, x: transform(net.lin)(x))), torch.randn(2, 3, 4)
+    for _ in range(3):
+        torch.testing.assert_close(handle(x), own(handle, x))
+
+
 # -- our own mistakes ----------------------------------------------------------------------------------------------------------
 
 

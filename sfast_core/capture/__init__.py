@@ -2,7 +2,7 @@
 
 from .autocast import autocast_off
 from .eligible import device_of, what_watches
-from .errors import CaptureError, GradientsRecorded
+from .errors import CaptureError, GradientsRecorded, OnlyThisCall
 from .guards import Guard, is_object, stands_for
 from .live import AnotherStructure, Surroundings
 from .recorder import Recorder
@@ -17,6 +17,7 @@ __all__ = [
     "CaptureError",
     "Guard",
     "GradientsRecorded",
+    "OnlyThisCall",
     "OutputSpec",
     "Recorded",
     "Recorder",

@@ -13,6 +13,7 @@ from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap
 from .errors import CaptureError
 from .externals import Found
+from .input_writes import InputWrites, overlaps_itself
 from .regions import Region, apart
 from .unchanged import Unchanged
 from .written import Write, current, write_between, write_out_of
@@ -41,10 +42,15 @@ class Bookkeeping:
         self._unchanged = Unchanged()
         self._metas: dict[Hashable, torch.Tensor] = {}
         self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
+        self._inputs: dict[int, list[tuple[int, torch.Tensor]]] = {}  # by storage
+        self._kept: set[int] = set()  # storages of weights and of tensors from elsewhere
+        self.input_writes = InputWrites()
         self._last_placeholder: torch.fx.Node | None = None
         for index, tensor in enumerate(inputs):
             self._bind(tensor, self._placeholder(f"input_{index}", tensor))
-            self._keep(tensor, "an input")
+            self._inputs.setdefault(self._storage(tensor), []).append((index, tensor))
+            self._foreign.add(self._storage(tensor))
+            self._unchanged.add(tensor, "an input")
 
     def _value(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.fx.Node:
         node.meta["val"], node.meta["device"] = self._meta(tensor), tensor.device
@@ -142,7 +148,25 @@ class Bookkeeping:
     def _keep(self, tensor: torch.Tensor, what: str) -> None:
         """The call is not to write to this tensor, by operations that say so or from within others."""
         self._foreign.add(self._storage(tensor))
+        self._kept.add(self._storage(tensor))
         self._unchanged.add(tensor, what)
+
+    def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+        """The one input whose memory this tensor lies in, and which number it has; None where it isn't that one's alone."""
+        found = self._inputs.get(self._storage(tensor), ())
+        return found[0] if len(found) == 1 and self._storage(tensor) not in self._kept and not overlaps_itself(found[0][1]) else None
+
+    def _written_inputs(self) -> tuple[torch.fx.Node, ...]:
+        """What is in the inputs that were written to, now that the call is over.
+
+        Raises:
+            CaptureError: one of them is also something else.
+        """
+        tensors = {index: tensor for found in self._inputs.values() for index, tensor in found}
+        written = [tensors[index] for index in self.input_writes.indices]
+        if any(self._input_in(tensor) is None for tensor in written):
+            raise CaptureError("the call writes to an input that shares memory with a weight")
+        return tuple(self._node(tensor, "the call's end") for tensor in written)
 
     def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
         if self._last_placeholder is None:

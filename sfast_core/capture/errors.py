@@ -18,7 +18,11 @@ class CaptureError(Exception):
     guard: Guard | None = None
 
 
-class GradientsRecorded(CaptureError):
+class OnlyThisCall(CaptureError):
+    """This call can't be served by a program that others can: the original forward makes it, and the program stays."""
+
+
+class GradientsRecorded(OnlyThisCall):
     """What the call returns would require grad, so the original forward has to make it."""
 
     def __init__(self) -> None:

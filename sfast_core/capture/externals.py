@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from ..weights import WeightRef
+from ..weights import WeightRef, WeightTable
 from .guards import ReadSet
 
 Found = Callable[[torch.Tensor], WeightRef | None]
@@ -58,15 +58,30 @@ class Externals:
         self.holders.append(holder)
         return WeightRef(f"<{name or 'elsewhere'} {len(self.holders)}>", "tensor", weakref.ref(holder))
 
+    def also_kept(self, inputs: Iterable[torch.Tensor], table: WeightTable) -> str | None:
+        """Where one of a call's own tensors is found besides, as a weight or by what the call reads: which of the two was meant, nobody can say."""
+        for ref in map(table.find, inputs):
+            if ref is not None and ref.table() is not ref.module().__dict__:  # a plain attribute counts where it is read
+                return str(ref)
+        given = {id(tensor) for tensor in inputs}
+        for seen in self._reads.seen.values():  # thousands, of a dozen attributes each
+            for name, then in seen.found.items():
+                if id(then) in given:
+                    return name
+        return next((name for tensor, _, name in self._kept_elsewhere() if id(tensor) in given), None)
+
     def _kept(self) -> Iterator[tuple[torch.Tensor, Any, str]]:
-        reads = self._reads
-        for seen in reads.seen.values():
+        for seen in self._reads.seen.values():
             value = seen.get()
             for name, then in seen.found.items():
                 if isinstance(then, torch.Tensor):
                     yield then, value if isinstance(value, torch.nn.Module) else None, name
                 else:
                     yield from _tensors(then, name)
+        yield from self._kept_elsewhere()
+
+    def _kept_elsewhere(self) -> Iterator[tuple[torch.Tensor, Any, str]]:
+        reads = self._reads
         for place in reads.places.values():
             yield from _tensors(place.then, str(place.name))
         for held in reads.held.values():

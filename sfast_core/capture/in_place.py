@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from .bookkeeping import Bookkeeping
+from .arrays import Arrays
 from .changing import Changing, changed_arguments, functional_sibling
 from .errors import CaptureError
-from .functional import cast_like, element, functional_form, identity, is_in_place, keeps_dtype, overwriting_form
+from .functional import cast_like, element, functional_form, identity, is_in_place, keeps_dtype, mutates, overwriting_form
 from .nodes import call_function
 from .regions import Region, apart
 
 
-class InPlace(Bookkeeping):
+class InPlace(Arrays):
     """Bookkeeping of tensors that change: the target of an operation gets the node of what it holds from then on."""
 
     def _record_in_place(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...]) -> None:
@@ -24,8 +24,8 @@ class InPlace(Bookkeeping):
         form = functional_form(name) if is_in_place(name) else func  # with inplace=True: the same function without it
         if target is None or (form is None and overwriting is None):
             raise CaptureError(f"{name} changes a tensor in place in a way that has no functional form")
-        if self._is_foreign(target) and name not in ("requires_grad_", "detach_"):
-            raise CaptureError(f"{name} writes to an input or a weight in place")
+        if name not in ("requires_grad_", "detach_"):
+            self._allow(target, name)
         kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
         if overwriting is not None:
             node = call_function(self.graph, *overwriting)
@@ -47,8 +47,9 @@ class InPlace(Bookkeeping):
 
     def _record_out(self, func: Any, name: str, call: tuple[Any, Any], target: torch.Tensor) -> None:
         """A function that puts its result into a tensor: as without, and then the tensor is that."""
-        if target not in self._nodes or self._is_foreign(target):
+        if target not in self._nodes:
             raise CaptureError(f"{name} writes to an input or a weight by out=")
+        self._allow(target, name)
         if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             raise CaptureError(f"{name} writes to out= under autocast")
         try:
@@ -74,8 +75,8 @@ class InPlace(Bookkeeping):
         tensors = [args[where] if isinstance(where, int) else kwargs[where] for where in changed]
         if any(not isinstance(tensor, torch.Tensor) for tensor in tensors):
             raise CaptureError(f"the operator {name} changes an argument that is no tensor")
-        if any(map(self._is_foreign, tensors)):
-            raise CaptureError(f"{name} writes to an input or a weight in place")
+        for tensor in tensors:
+            self._allow(tensor, name)
         if len({self._storage(tensor) for tensor in tensors}) < len(tensors) and not all(
             apart(Region.of(one), Region.of(other)) for one, other in combinations(tensors, 2)
         ):
@@ -88,6 +89,33 @@ class InPlace(Bookkeeping):
         for part, tensor in zip(parts, tensors, strict=True):
             others = [other for other in self._live_aliases(tensor) if all(other is not one for one in tensors)]
             self._written_through(tensor, part, others)
+
+    def _before(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call comes that may write to inputs: the program is proved with what is in them now."""
+        if kwargs.get("out") is not None:
+            targets = (kwargs["out"],)
+        elif is_in_place(name) or kwargs.get("inplace") is True:
+            targets = args[:1]
+        elif mutates(func):
+            targets = tuple(args[where] if isinstance(where, int) else kwargs[where] for where in changed_arguments(func, len(args), kwargs) or ())
+        else:
+            return
+        for target in targets:
+            if isinstance(target, torch.Tensor) and (found := self._input_in(target)) is not None:
+                self.input_writes.keep(*found)
+
+    def _allow(self, target: torch.Tensor, name: str) -> None:
+        """A write to ``target`` is recorded.
+
+        Raises:
+            CaptureError: it would be seen outside of the call, and not only in an input.
+        """
+        if not self._is_foreign(target):
+            return
+        found = self._input_in(target)
+        if found is None or not self.input_writes.add(found[0]):
+            raise CaptureError(f"{name} writes to an input or a weight in place")
+        self._unchanged.renew(found[1])
 
     def _settle(self, target: torch.Tensor, index: Any, value: Any) -> None:
         """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that makes x current without the view's own write."""

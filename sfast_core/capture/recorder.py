@@ -25,7 +25,7 @@ from .calls import Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
-from .guards import Pausing, Unwatched
+from .guards import Pausing, Reader, Unwatched, reader_at
 from .inside import SPELLINGS, Inside, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
@@ -49,6 +49,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
+        self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
@@ -116,6 +117,14 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             if mine not in self._nodes:
                 self._bind(mine, self._weight(replace(ref, part=Part(stored, where)), theirs))
 
+    def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
+        """``make(array)``, which is ``torch.from_numpy`` of an array."""
+        result = make(array)
+        if not self._paused and not self.failure and self._leaf is None:
+            with self.paused():
+                self._bind_array(result)
+        return result
+
     def run(self, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
         """``function(*args)``, which may be anything that depends on these alone, as one node: an op's meaning."""
         if self._paused or self.failure or self._leaf is not None:
@@ -180,7 +189,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
-            self.at_work = modules_at_work()
+            self.at_work, self.ended_in = modules_at_work(), reader_at(sys._getframe(1))
 
     @property
     def weights(self) -> list[WeightRef]:
@@ -196,6 +205,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
         node = self._nodes.get(tensor)
         if node is not None:
+            if node.op != "placeholder" and any(tensor is each for found in self._inputs.values() for _, each in found):
+                return True  # it was written to
             return node.op == "placeholder" and bool(node.users)
         ref = self._table.find(tensor)
         return ref is not None and ref in self.all_weights()
@@ -204,15 +215,16 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Close the graph with ``result`` as its outputs; None where the recording failed.
 
         Args:
-            result: tensors that the graph is to return.
+            result: tensors that the graph is to return, in front of what is in the inputs that the call has written to.
             found: says where a tensor is kept that is no input, no weight and wasn't computed.
         """
         if self.failure is None:
             try:
                 nodes = tuple(self._node(tensor, "the result") for tensor in result)
-                self.graph.output(nodes)
+                self.graph.output((*nodes, *self._written_inputs()))
                 self._refuse_unwritten()
                 self._unchanged.check()
+                self._check_arrays()
                 self._name_externals(found)
                 self._finish_live(found)
             except CaptureError as error:
@@ -257,6 +269,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             self.watch.resume()
             return func(*args, **kwargs)
         # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
+        self._before(func, name, args, kwargs)
         self.watch.resume(installed=not isinstance(func, _OPERATORS))
         result = func(*args, **kwargs)
         self.watch.pause()

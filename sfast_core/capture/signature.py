@@ -210,7 +210,8 @@ class _Walk:
             raise CaptureError(f"{_named(place)} is a {type(tensor).__name__} of layout {tensor.layout}, needs a plain strided tensor")
         self._index[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
-        return _layout(tensor)
+        attributes = tensor.__dict__
+        return (_layout(tensor), self(attributes, (place, "__dict__"))) if attributes else _layout(tensor)  # what others have put on it
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:

@@ -17,14 +17,30 @@ def in_place_of(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[Non
     Other threads pass through to it. It is put back however the context ends. One context at a time: two that overlap in other ways than one
     inside the other would put each other's functions back.
     """
-    original, thread = getattr(owner, name), threading.get_ident()
+    original = getattr(owner, name)
+    try:
+        setattr(owner, name, _stand_in(original, ours))
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def in_table(table: dict[str, Any], name: str, ours: Callable[..., Any]) -> Iterator[None]:
+    """The same for the function that is at a name in a dictionary: the attributes of an object, or the names of a file."""
+    original = table[name]
+    try:
+        table[name] = _stand_in(original, ours)
+        yield
+    finally:
+        table[name] = original
+
+
+def _stand_in(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    thread = threading.get_ident()
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         return ours(original, *args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
 
     stands_for(stand_in, original)
-    try:
-        setattr(owner, name, stand_in)
-        yield
-    finally:
-        setattr(owner, name, original)
+    return stand_in

@@ -13,12 +13,16 @@ import torch
 from torch.utils import _pytree
 
 from ..weights import WeightTable
+from .arrays import arrays_seen
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Effects, Guard, NotRepeated, NotWatched, ReadSet, Unwatched, effects_of, watched
+from .guards import Effects, Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
+from .guards.given import is_ours
+from .input_writes import InputWrites
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
+from .live.functions import InTable, found_as_live
 from .live.modules import LiveModules, modules_at_work
 from .random_state import RandomState
 from .recorder import Recorder
@@ -35,16 +39,30 @@ class OutputSpec:
     leaves: tuple[Any, ...]  #: non-tensor leaves as they are, tensors as their index in a :class:`_Slot`
     count: int  #: of the result's tensors; those behind them are what the call leaves elsewhere
     effects: Effects = field(default_factory=Effects)
+    writes: InputWrites = field(default_factory=InputWrites)
 
     def build(self, tensors: list[torch.Tensor]) -> Any:
         """The result with ``tensors`` in it."""
         return _pytree.tree_unflatten([tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.tree)
 
-
-    def repeat(self, tensors: list[torch.Tensor]) -> None:
-        """Do again what the recorded call did besides computing its result."""
+    def repeat(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+        """Do again what the recorded call did besides computing its result. ``inputs``: this call's."""
         if self.effects:
             self.effects.repeat(tensors[self.count :])
+        self.writes.repeat(tensors, inputs)
+
+    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What the recorded call was given and what it made of that, once: both belong to that call alone.
+
+        Args:
+            inputs: its tensors, as it has left them.
+            result: what it returned.
+        """
+        made = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        given, made = self.writes.given(inputs), [*made, *self.effects.tensors, *self.writes.left(inputs)]
+        self.effects.tensors.clear()
+        self.writes.forget()
+        return given, made
 
 
 @dataclass(frozen=True)
@@ -82,7 +100,8 @@ class Untraceable:
         changing: it changes what it reads.
         closed: it computed with tensors of these classes in a way that can't be recorded.
         inside: the modules inside which that happened, the innermost first: one of them may run live.
-        cut: one of them will, so that the next call is to be recorded without delay.
+        readers: who read what the call changes, or can't be compared: a function of theirs may run live, or a module.
+        cut: something will, so that the next call is to be recorded without delay.
     """
 
     reason: str
@@ -90,6 +109,7 @@ class Untraceable:
     changing: bool = False
     closed: frozenset[type] = frozenset()
     inside: tuple[torch.nn.Module, ...] = ()
+    readers: tuple[Reader, ...] = ()
     cut: bool = False
 
 
@@ -158,16 +178,24 @@ def record(
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
     def run(module: torch.nn.Module, *call: Any) -> Any:
-        return recorder.call_live_module(cut[id(module)], around, *call) if id(module) in cut else recorder.run_leaf(module, *call)
+        return recorder.call_live_code(cut[id(module)], around, *call) if id(module) in cut else recorder.run_leaf(module, *call)
+
+    def run_function(which: InTable, *call: Any) -> Any:
+        return recorder.call_live_code(which, around, *call)
 
     apart = [module for module in root.modules() if id(module) in cut] if cut else []
-    reads.run_live(apart)
+    functions = live.functions() if live else []
+    reads.run_live(apart, [each.function for each in functions])
     whole = run_as_they_are([*apart, *table.closed(closed)], run)
-    with leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, _watching(reads, recorder), recorder:
+    around_it = (leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, found_as_live(functions, run_function))
+    with ExitStack() as stack:
+        for context in (*around_it, arrays_seen(recorder.from_array), _watching(reads, recorder), recorder):
+            stack.enter_context(context)
         try:
             result = call()
         except Exception as error:
-            if id(error) == recorder.raised:
+            if id(error) == recorder.raised or _raised_here(error):
+                recorder.input_writes.put_back(inputs)
                 raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
             raise
     found: Trace | Untraceable
@@ -180,19 +208,23 @@ def record(
     elif setting := changed_setting(torch_state(), settings):
         found, guard = Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
     else:
-        found, guard = _traced(result, recorder, reads, start)
+        found, guard = _traced(result, inputs, table, recorder, reads, start)
     guard.decisions = recorder.decisions
     return result, found, guard
 
 
-def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tuple[Trace | Untraceable, Guard]:
+def _traced(
+    result: Any, inputs: list[torch.Tensor], table: WeightTable, recorder: Recorder, reads: ReadSet, start: float
+) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
     try:
         spec, tensors = split_result(result)
         if reads.refused is not None:
             raise CaptureError(reads.refused)
     except CaptureError as error:
-        return Untraceable(str(error), inside=tuple(recorder.at_work) if reads.refused is not None else ()), Guard(reads)
+        if reads.refused is None:
+            return Untraceable(str(error)), Guard(reads)
+        return Untraceable(str(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
         return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
@@ -201,18 +233,22 @@ def _traced(result: Any, recorder: Recorder, reads: ReadSet, start: float) -> tu
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(module for module in root_modules(reads) if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters))))
-        return Untraceable(f"the call itself changes the module: {change}", changing=True, inside=owners), Guard(reads, without=change.places)
+        readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
+        reason = f"the call itself changes the module: {change}"
+        return Untraceable(reason, changing=True, inside=owners, readers=readers), Guard(reads, without=change.places)
     externals = Externals(reads)
+    if kept := externals.also_kept(inputs, table):
+        return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
-        inside = tuple(recorder.at_work)
-        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed), inside=inside), guard
+        inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()
+        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard
     root = reads.root()
     if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
         return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
-    outputs = replace(spec, effects=effects)
+    outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
 
@@ -221,6 +257,14 @@ def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
     """The modules below the one that is recorded."""
     root = reads.root()
     return [] if root is None else [module for module in root.modules() if module is not root]
+
+
+def _raised_here(error: Exception) -> bool:
+    """Whether code of this package raised an error, which no code of the module's did."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step is not None and is_ours(step.tb_frame.f_code.co_filename)
 
 
 @contextmanager

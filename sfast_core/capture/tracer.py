@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .errors import CaptureError
-from .guards import Guard, ReadSet, has_read, hooked_below, known_codes
+from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings
 from .live.modules import LiveModules
 from .signature import Signature
@@ -48,7 +48,7 @@ class Tracer:
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
         self._leaf_scope = leaf_scope
         self._codes = known_codes()
-        self._changing: set[Hashable] = set()  # signatures whose recorded call changed the module
+        self._changing: set[Hashable] = set()  # signatures whose last recorded call changed the module
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
         self.words: set[str] = set()  # in the code that ran in recorded calls
         self.live = LiveModules()
@@ -113,20 +113,40 @@ class Tracer:
             trace = Untraceable(f"{guard.hooked}: {'it runs' if len(hooked) == 1 else 'such modules run'} live from now on", passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable("the call changes its arguments")
+        if isinstance(trace, Trace):  # what it sets is as it was found: a setting of another node's, not a state that goes on
+            self._changing.discard(signature.key)
         return result, trace, guard
 
 
-    def cut_changing(self, root: torch.nn.Module, change: str) -> bool:
-        """Let the module below ``root`` run live of which something is another at each call; whether there is one that didn't already.
+    def cut_changing(self, root: torch.nn.Module, change: str, guard: Guard) -> bool:
+        """Let the code run live that reads what is another at each call; whether there is some that didn't already.
 
-        ``change``: in words, as a guard says it, which begins with where that is.
+        Args:
+            root: the model.
+            change: in words, as the guard says it, which begins with where that is.
+            guard: that has found it.
         """
-        return self.live.add(root, _named(root, change), change, None, alone=True)
+        reader, steady = guard.reader(), guard.steady(root)
+        return self.live.add(root, _named(root, change), change, steady, alone=True) or (
+            reader is not None and self._cut_reader(root, reader, change, guard, steady)
+        )
+
+    def _cut_reader(self, root: torch.nn.Module, reader: Reader, reason: str, guard: Guard, steady: Guard | None) -> bool:
+        """The function, where it is known where the model's code has it from; else the module."""
+        home = None if reader.function is None else guard.home_of(reader.function)
+        if home is not None:
+            return self.live.add_function(root, *home, reason, steady)
+        module = None if reader.module is None else reader.module()
+        return module is not None and self.live.add(root, (module,), reason, steady, alone=True)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
         self._attempts += 1
-        return self._attempts <= _ATTEMPTS and self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard)
+        if self._attempts > _ATTEMPTS:
+            return False
+        return self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard) or any(
+            [self._cut_reader(root, reader, trace.reason, guard, guard) for reader in trace.readers]
+        )
 
 
 def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:

@@ -30,6 +30,13 @@ class Unchanged:
             with torch._C.DisableTorchFunction():
                 self._copies.append((weakref.ref(tensor), tensor.detach().clone(), what))
 
+    def renew(self, tensor: torch.Tensor) -> None:
+        """A write to this tensor is known, whether or not it is one of those: what was noted of it holds from now on."""
+        now: int | None = None if tensor.is_inference() else tensor._version
+        for place, (other, _, what) in enumerate(self._versions):
+            if now is not None and other() is tensor:
+                self._versions[place] = (other, now, what)
+
     def check(self) -> None:
         """Compare.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +68,9 @@ class _Method:
 
     def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: str) -> None:
         self._module = module
-        self._original = getattr(module, attribute)
+        there = module.__dict__.get(attribute)
+        dead = isinstance(there, _Method) and there.call is None  # somebody has put an earlier one back: what that replaced
+        self._original = there._original if dead else getattr(module, attribute)
         self.call: Call | None = call
         self.foreign = _foreign(module, attribute, others)
 
@@ -92,8 +96,12 @@ def _foreign(module: torch.nn.Module, attribute: str, others: str) -> str | None
     own = getattr(type(module), attribute)
     if there is None or (getattr(there, "__self__", None) is module and getattr(there, "__func__", None) is own):
         return None
-    return f"{others} {attribute} ({_name(there)})"
+    return f"{others} {attribute} ({maker_of(there)})"
 
 
-def _name(function: Any) -> str:
-    return str(getattr(function, "__module__", "") or type(function).__module__).partition(".")[0]
+def maker_of(function: Any) -> str:
+    """Whose a function is: its file's package, as hosts name it; without the folder that a host puts in front."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    package = str(getattr(function, "__module__", "") or type(function).__module__).partition(".")[0]
+    return re.split(r"[/\\]", package)[-1].replace("_x_", ".")

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..capture import CaptureError, Surroundings, is_object, snapshot
-from ..capture.live import Traced, again, name_of, outline
+from ..capture import Surroundings, snapshot
+from ..capture.live import Traced, again, outline
 
 NAME = "transformer_options"
 #: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature, and a traced
@@ -21,6 +21,7 @@ _TRAVELLING = frozenset(
 
 
 _TABLES = ("patches", "patches_replace")  #: of other nodes' functions
+_DEEPEST = 8  # containers within each other
 
 
 @dataclass(frozen=True)
@@ -54,31 +55,6 @@ class Steering:
         return forward
 
 
-def steering(args: tuple[Any, ...], kwargs: Mapping[str, Any], other: str = "another node") -> Steering:
-    """Take a call's arguments apart, where no function of others may run in it.
-
-    Args:
-        args: the call's positional arguments.
-        kwargs: its keyword arguments.
-        other: who puts functions into the options, as this host calls them.
-
-    Raises:
-        CaptureError: other nodes' functions run inside the forward. They may read anything.
-    """
-    place = options_place(args, kwargs)
-    if place is None:
-        return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
-    options = args[place] if isinstance(place, int) else kwargs[place]
-    _refuse_functions(options, other)
-    traced = Traced(Surroundings(options))
-    steers = snapshot({key: value for key, value in options.items() if key not in _TRAVELLING})
-
-    def travelling() -> dict[str, Any]:
-        return {key: _travelling(traced, key, value) for key, value in options.items() if key in _TRAVELLING}
-
-    return _steering(args, kwargs, place, steers, travelling)
-
-
 def live_steering(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -103,12 +79,16 @@ def live_steering(
     steers: dict[str, Any] = {}
     tables: list[str] = []  # options with functions of others in them
     for key, value in options.items():
-        if key in _TABLES or (callable(value) and not isinstance(value, type) and key not in _TRAVELLING):
+        if key in _TABLES or (key not in _TRAVELLING and _is_function(value)):
             tables.append(key)
             if value or key not in _TABLES:
                 steers[key] = repr(outline(value))
         elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
-            steers[key] = value
+            if _holds_functions(value):  # Forge's block modifiers
+                tables.append(key)
+                steers[key] = repr(outline(value))
+            else:
+                steers[key] = value
     if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
         around.key = None
     around.unread = frozenset(key for key in options if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
@@ -131,6 +111,17 @@ def live_steering(
 
     around.finish = finish
     return _steering(args, kwargs, place, snapshot(steers), travelling, around)
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def _holds_functions(value: Any, depth: int = 0) -> bool:
+    """Whether there are functions in a container."""
+    if depth == _DEEPEST or not isinstance(value, (list, tuple, dict)):
+        return False
+    return any(_is_function(item) or _holds_functions(item, depth + 1) for item in (value.values() if isinstance(value, dict) else value))
 
 
 def _with(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, tables: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -175,25 +166,3 @@ def options_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str,
     """The transformer options of a call, empty where it has none."""
     place = options_place(args, kwargs)
     return {} if place is None else args[place] if isinstance(place, int) else kwargs[place]
-
-
-def _refuse_functions(options: Mapping[str, Any], other: str) -> None:
-    patches = [
-        f"{name} ({_owner(value)})"
-        for table in ("patches", "patches_replace")
-        for name, value in (options.get(table) or {}).items()
-        if value
-    ]
-    if patches:
-        raise CaptureError(f"{other} patches the model: {', '.join(sorted(patches))}")
-    for name, value in options.items():
-        if callable(value) and name not in _TRAVELLING and not is_object(value):  # of an object it is found out whether the model reads it
-            raise CaptureError(f"{other} puts a function into the model's options: {name} ({_owner(value)})")
-
-
-def _owner(functions: Any) -> str:
-    """Who made a patch, as far as its first function's name tells: ``FreeU`` for ``FreeU.execute.<locals>.patch``."""
-    if isinstance(functions, Mapping):
-        functions = list(functions.values())
-    first = functions[0] if isinstance(functions, (list, tuple)) else functions
-    return name_of(first)

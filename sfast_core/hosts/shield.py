@@ -20,8 +20,8 @@ class _FromHost(BaseException):
         self.error = error
 
 
-def of_host(call: Callable[..., Any], errors: type[BaseException] = Exception) -> Callable[..., Any]:
-    """``call``, with the exceptions of class ``errors`` known to be the host's: :func:`shielded` lets them pass."""
+def of_host(call: Callable[..., Any], errors: type[BaseException] | tuple[type[BaseException], ...] = Exception) -> Callable[..., Any]:
+    """``call``, with the exceptions of the classes ``errors`` known to be the host's: :func:`shielded` lets them pass."""
 
     def known(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -10,25 +10,25 @@ It runs before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are adde
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.functional import cast_like, element
+from ..capture.functional import cast_like
 from ..kitchen import operators
 from ..ops.linear import linear
 from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
-from .patterns import HasImpl, activation, activation_behind, has_siblings
+from .patterns import HasImpl, activation_behind, gate_behind, has_siblings
 from .views import as_it_lies, turned_back
 
 
 def fuse_linear(graph: Graph, has_impl: HasImpl) -> int:
     """Each linear layer whose result nobody reads but one of these.
 
-    An activation: GELU (exact, tanh, quick), SiLU or ReLU. A gate: ``value, gate = linear(x).chunk(2, -1); value * gelu(gate)``. A residual of its
+    An activation: GELU (exact, tanh, quick), SiLU or ReLU. A gate: ``value, gate = linear(x).chunk(2, -1); value * gelu(gate)``, the halves in this
+    order or the other, with GELU or SiLU. A residual of its
     shape and dtype, where a kernel adds it: without one the sum may go elsewhere. Between the two may stand reshapes and permutations (tokens become
     an image before they are added to one): the residual is then seen as tokens, if that takes no copy. Of two layers that are added the later takes
     the sum. Layers that read one input are left to be packed.
@@ -46,16 +46,10 @@ def _act(node: Node) -> bool:
 
 
 def _gate(node: Node) -> bool:
-    chunks = sole_user(node)
-    if not calls(chunks, torch.chunk) or chunks.args[1:] not in ((2, -1), (2, value(node).dim() - 1)):
-        return False
-    halves = {half.args[1]: sole_user(half) for half in chunks.users if calls(half, element, operator.getitem)}
-    product, gelu_of = halves.get(0), halves.get(1)
-    act = activation(gelu_of)
-    if len(chunks.users) != 2 or act not in ("gelu", "gelu_tanh") or not calls(product, torch.mul) or sole_user(gelu_of) is not product:
-        return False
-    replace(product, insert_as(product, value(product), linear, *node.args, act, True))
-    return True
+    if found := gate_behind(node):
+        product, act, first = found
+        replace(product, insert_as(product, value(product).contiguous(), linear, *node.args, act, True, *((None, True) if first else ())))
+    return found is not None
 
 
 def _add(node: Node, has_impl: HasImpl) -> bool:

@@ -5,6 +5,7 @@ Passes know this, :mod:`.graph` and ops, and not one another.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from ..capture.functional import cast_like
+from ..capture.functional import cast_like, element
 from ..ops.linear import linear
 from ..weights import Weight
 from .graph import alike, calls, insert, is_input, shape, sole_user, throughout, value
@@ -74,6 +75,22 @@ def gate_activation(node: Any) -> str | None:
     """As :func:`activation`, of those that gates have in models and in ops."""
     act = activation(node)
     return None if act == "relu" else act
+
+
+def gate_behind(node: Node) -> tuple[Node, str, bool] | None:
+    """Where one half of a node's last dimension is the gate of the other, and nobody else reads either: their product, the gate's activation,
+    and whether the gate is the first half."""
+    chunks = sole_user(node)
+    if not calls(chunks, torch.chunk) or chunks.args[1:] not in ((2, -1), (2, value(node).dim() - 1)) or len(chunks.users) != 2:
+        return None
+    halves = {half.args[1]: half for half in chunks.users if calls(half, element, operator.getitem)}
+    for first, (gate, other) in ((False, (halves.get(1), halves.get(0))), (True, (halves.get(0), halves.get(1)))):
+        activated = None if gate is None else sole_user(gate)
+        act = gate_activation(activated)
+        product = None if activated is None else sole_user(activated)
+        if act is not None and other is not None and calls(product, torch.mul) and sole_user(other) is product and alike(product, other):
+            return product, act, first
+    return None
 
 
 def _quick_gelu(node: Node, users: list[Node]) -> tuple[Node, str] | None:

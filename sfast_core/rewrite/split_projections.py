@@ -1,6 +1,7 @@
 """Linear layers that a transformer has put together and that are faster apart: where an activation, or joining what they read, is a pass of its own.
 
-Flux's single blocks project queries, keys, values and the feed-forward's hidden layer by one weight, and attention and feed-forward back by one.
+Flux's single blocks project queries, keys, values and the feed-forward's hidden layer (Flux.2's with its gate) by one weight, and attention and
+feed-forward back by one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from ..capture.calls import function_name
 from ..capture.functional import element
 from ..ops.linear import linear as linear_op
 from .graph import calls, calls_of, drop_unused, insert, insert_as, joins_along_last, replace, shape, sole_user, value
-from .patterns import HasImpl, activation_behind
+from .patterns import HasImpl, activation_behind, gate_behind
 
 _FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joining a few rows
 
 
 def split_projections(graph: Graph, has_impl: HasImpl) -> int:
-    """A linear layer of whose parts one has an activation behind it becomes one layer a part; one that reads two joined tensors, a sum of two.
+    """A linear layer of whose parts one has an activation or a gate behind it becomes one layer a part; one that reads two joined tensors, a sum of two.
 
     An activation is then in its product's epilogue, and the sum begins from the first product. The weights stay as they
     are: each product reads its rows or columns. What reads joined tensors stays where no kernel computes such a sum, where its epilogue
@@ -40,15 +41,24 @@ def _split_result(linear: Node) -> bool:
     if taken is None or sizes is None or not all(calls(user, element) for user in taken.users):
         return False
     parts = {part.args[1]: part for part in taken.users}
-    if len(parts) != len(sizes) or not any(map(activation_behind, parts.values())):
+    if len(parts) != len(sizes) or not any(_behind(part)[1] for part in parts.values()):
         return False
     x, weight, bias = linear.args
     for index, start in enumerate(accumulate(sizes[:-1], initial=0)):
         part, size = parts[index], sizes[index]
         rows = [None if tensor is None else insert(linear, torch.narrow, tensor, 0, start, size) for tensor in (weight, bias)]
-        last, *act = activation_behind(part) or (part,)
-        replace(last, insert_as(linear, value(linear).new_empty(shape(part)), linear_op if act else F.linear, x, *rows, *act))
+        last, act = _behind(part)
+        replace(last, insert_as(linear, value(linear).new_empty(shape(last)), linear_op if act else F.linear, x, *rows, *act))
     return True
+
+
+def _behind(part: Node) -> tuple[Node, tuple[Any, ...]]:
+    """What is done to a part alone, an activation or the gate of its one half to the other, and which the op is to do; nothing, the part itself."""
+    if gate := gate_behind(part):
+        last, act, first = gate
+        return last, (act, True, None, True) if first else (act, True)
+    last, *acts = activation_behind(part) or (part,)
+    return last, tuple(acts)
 
 
 def _sizes(node: Node | None) -> list[int] | None:

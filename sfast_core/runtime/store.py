@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from ..weights.aside import aside
 from ..weights.bound import Bound
 from ..weights.errors import WeightsChanged, WeightsElsewhere
 from ..weights.layout import Layout, Weight
@@ -166,9 +167,10 @@ class WeightStore:
         if not self._some_turned or not _settle(*{tensor.device for ref, _ in self._turned() if (tensor := _there(ref)) is not None}):
             return
         self._some_plain = True
-        for ref, _ in self._turned():
-            if (tensor := _there(ref)) is not None:
-                lay(tensor, self._own_strides(ref, tensor))
+        with aside():
+            for ref, _ in self._turned():
+                if (tensor := _there(ref)) is not None:
+                    lay(tensor, self._own_strides(ref, tensor))
         self._some_turned = False
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
@@ -285,6 +287,7 @@ class WeightStore:
         own = self._own[ref, id(ref.module())]
         return own.strides if own.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
 
+    @aside()
     def _restore(self, refs: Iterable[WeightRef]) -> int:
         restored = 0
         for ref in refs:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .aside import aside
 from .memory import Strides, lay
 
 LayPlain = Callable[[torch.nn.Module, dict[str, Strides]], None]
@@ -47,6 +48,7 @@ def tensor_at(module: torch.nn.Module, name: str) -> torch.Tensor | None:
     return None
 
 
+@aside()
 def _lay_plain(module: torch.nn.Module, strides: dict[str, Strides]) -> None:
     for name, plain in strides.items():
         tensor = tensor_at(module, name)

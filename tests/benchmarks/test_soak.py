@@ -46,7 +46,9 @@ def test_the_walk_goes_everywhere() -> None:
     states = [change.state for change in walk]
     assert {state.size for state in states} == set(soak_plan.SIZES["SD1.5"])
     assert {state.tokens for state in states} == set(soak_plan.TOKENS)
-    assert {state.patch for state in states} == set(soak_plan.PATCHES)
+    assert {name for state in states for name in state.patches} == set(soak_plan.PATCHES)
+    assert {len(state.patches) for state in states} == set(range(soak_plan.MOST_PATCHES + 1))
+    assert {state.sampler for state in states} == set(soak_plan.SAMPLERS)
     assert {(state.batch, state.cfg, state.control > 0, state.node_last) for state in states} >= {
         (1, 7.0, False, False),
         (2, 1.0, True, False),

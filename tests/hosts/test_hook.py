@@ -9,9 +9,10 @@ import pickle
 import weakref
 from typing import Any
 
+import pytest
 import torch
 
-from sfast_core.hosts.hook import Hook
+from sfast_core.hosts.hook import Hook, maker_of
 
 
 class Unet(torch.nn.Module):
@@ -107,3 +108,27 @@ def test_a_hook_keeps_no_module() -> None:
     gc.collect()
     assert gone() is None and hook.module is None
     hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("module", "whose"),
+    [
+        ("/home/me/ComfyUI/custom_nodes/ComfyUI-TeaCache.nodes", "ComfyUI-TeaCache"),
+        ("C:\\ComfyUI\\custom_nodes\\Some_x_Pack.nodes", "Some.Pack"),
+        ("freeu_extension", "freeu_extension"),
+    ],
+)
+def test_a_reason_names_the_pack_whose_function_it_is(module: str, whose: str) -> None:
+    """Hosts name a pack's files by the folder that it lies in, and the reason is shown to users."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    forward.__module__ = module
+    assert maker_of(forward) == maker_of(functools.partial(forward)) == whose
+    net = torch.nn.Linear(2, 2)
+    net.forward = forward  # type: ignore[method-assign, assignment]
+    seen = []
+    Hook(net, lambda net, original, foreign, args, kwargs: seen.append(foreign)).put()
+    net(torch.ones(1, 2))
+    assert seen == [f"another extension replaces its forward ({whose})"]

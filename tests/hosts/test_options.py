@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.hosts.options import steering
+from sfast_core.hosts.options import Steering, live_steering
 
 X = torch.zeros(2, 3)
+
+
+def steering(args: tuple[Any, ...], kwargs: dict[str, Any], *mentioned: str) -> Steering:
+    """Of a call of a model that looks for these options, or for any."""
+    return live_steering(args, kwargs, torch.nn.Identity(), lambda name: not mentioned or name in mentioned, lambda *args, **kwargs: X)
 
 
 def test_options_that_hold_themselves_are_refused_by_name() -> None:
@@ -34,3 +39,13 @@ def test_what_only_travels_along_may_be_anything() -> None:
     loop.append(loop)
     call = steering((X,), {"transformer_options": {**patches, "callbacks": loop}})
     assert call.kwargs == {"transformer_options": {}} and set(call.travelling()) == {"patches", "sigmas", "callbacks"}
+
+
+def test_functions_in_a_container_are_others() -> None:
+    """Where the model may look for them; what it never looks up counts for nothing."""
+    options = {"sigmas": X, "block_modifiers": [lambda h, when, options: h], "of_the_controlnet": [lambda x: x], "block": ("input", 1)}
+    call = steering((X,), {"transformer_options": options}, "block_modifiers", "block")
+    assert call.kwargs == {"transformer_options": {"block_modifiers": "['a function']", "block": ("input", 1)}}
+    travelling = call.travelling()
+    assert type(travelling["block_modifiers"][0]).__name__ == "Foreign" and type(travelling["of_the_controlnet"]).__name__ == "Unread"
+    assert call.around is not None and call.around.key == frozenset(options)

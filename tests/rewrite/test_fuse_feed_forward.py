@@ -49,8 +49,14 @@ GEGLUS: dict[str, tuple[Function, str | None]] = {
     "tanh": (gated(lambda y: y.chunk(2, dim=-1), "tanh"), "gelu_tanh"),
     "gate first in the product": (with_both(lambda both, value, gate: F.gelu(gate) * value), "gelu"),
     "no bias": (lambda net, x: (lambda v, g: v * F.gelu(g))(*net.bare(x).chunk(2, dim=-1)), "gelu"),
-    "the first half is the gate": (with_both(lambda both, gate, value: value * F.gelu(gate)), None),
-    "another activation": (with_both(lambda both, value, gate: value * F.silu(gate)), None),
+    "the first half is the gate": (with_both(lambda both, gate, value: value * F.gelu(gate)), "gelu"),
+    "the first half is the gate, and in the product": (with_both(lambda both, gate, value: F.silu(gate) * value), "silu"),
+    "silu": (with_both(lambda both, value, gate: value * F.silu(gate)), "silu"),
+    "another activation": (with_both(lambda both, value, gate: value * torch.tanh(gate)), None),
+    "relu": (with_both(lambda both, gate, value: value * F.relu(gate)), None),
+    "both are gates": (with_both(lambda both, one, other: F.silu(one) * F.silu(other)), None),
+    "a gate in front that is used again": (with_both(lambda both, gate, value: value * F.silu(gate) + gate), None),
+    "one value for all": (with_both(lambda both, gate, value: value[..., :1] * F.silu(gate)), None),
     "along the tokens": (lambda net, x: (lambda v, g: v * F.gelu(g))(*net.lin(x[:, :4]).chunk(2, dim=1)), None),
     "three parts": (lambda net, x: (lambda v, g, _: v * F.gelu(g))(*net.lin(x).chunk(3, dim=-1)), None),
     "a sum": (with_both(lambda both, value, gate: value + F.gelu(gate)), None),
@@ -70,6 +76,7 @@ def test_geglu(name: str) -> None:
     nodes = linears(graph, "gate")
     assert found == len(nodes) == (act is not None)
     assert [node.args[3] for node in nodes] == [act] * found
+    assert all((node.args[5:] == (None, True)) == name.startswith("the first half") for node in nodes)
     assert (count(graph, F.linear) == 0) == bool(found) or name == "of no linear"
 
 

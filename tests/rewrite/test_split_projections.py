@@ -43,8 +43,28 @@ def test_an_activation_behind_a_part_goes_into_a_product_of_its_own(name: str, b
     assert not [node for node in graph.nodes if "split" in str(node.target)]
 
 
+def _gate(first: bool) -> Callable[..., Any]:
+    """As Flux.2's single blocks have it: the part is a gate and what it is the gate of."""
+
+    def way(net: Any, x: torch.Tensor) -> Any:
+        attended, both = _split(net.up(x))
+        one, other = both.chunk(2, -1)
+        return attended, F.silu(one) * other if first else one * F.silu(other)
+
+    return way
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_gate_within_a_part_goes_into_a_product_of_its_own(first: bool) -> None:
+    found, graph = _rewritten(_gate(first), torch.randn(2, 5, IN))
+    (gated,) = linears(graph, "gate")
+    assert found == 1 and count(graph, F.linear) == 1 and gated.args[5:] == ((None, True) if first else ())
+    assert count(graph, torch.mul, F.silu, torch.chunk) == 0
+
+
 NEAR_MISSES: dict[str, Callable[..., Any]] = {
     "no activation": lambda net, x: (lambda a, b: (a, b * 2))(*_split(net.up(x))),
+    "a gate of something else": lambda net, x: (lambda a, b: (a, F.silu(b.chunk(2, -1)[0]) * x, b.chunk(2, -1)[1]))(*_split(net.up(x))),
     "others read the part": lambda net, x: (lambda a, b: (a, b, F.gelu(b)))(*_split(net.up(x))),
     "others read all of it": lambda net, x: (lambda y: (y * 2, F.gelu(_split(y)[1]), _split(y)[0]))(net.up(x)),
     "another dimension": lambda net, x: (lambda a, b: (a, F.gelu(b)))(*torch.split(net.up(x), [2, 3], dim=1)),

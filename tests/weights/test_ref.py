@@ -42,11 +42,6 @@ def test_a_tied_weight_is_one_input_at_the_first_address() -> None:
     check_recording(net, torch.randn(4, 8))
 
 
-def test_an_argument_that_is_a_weight_is_an_input() -> None:
-    net = Forward(lambda net, x: net.lin(x), lin=nn.Linear(8, 8, bias=False))
-    assert not [node for node in trace(net, net.lin.weight).graph.nodes if "source" in node.meta]
-
-
 def test_a_weight_bound_by_a_host_is_an_input_and_its_cast_is_recorded() -> None:
     net = Forward(lambda net, x: x, lin=nn.Linear(8, 8).half())
     x = torch.randn(4, 8)

@@ -9,8 +9,10 @@ from .guard import Guard
 from .hooks import hooked_below
 from .kinds import is_object
 from .read_set import ReadSet
+from .readers import CALLS_A_MODULE, Reader, reader_at
 
 __all__ = [
+    "CALLS_A_MODULE",
     "CodeCache",
     "Effects",
     "Guard",
@@ -18,12 +20,14 @@ __all__ = [
     "NotWatched",
     "Pausing",
     "ReadSet",
+    "Reader",
     "Unwatched",
     "effects_of",
     "hooked_below",
     "known_codes",
     "has_read",
     "is_object",
+    "reader_at",
     "stands_for",
     "watched",
 ]

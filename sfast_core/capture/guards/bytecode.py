@@ -118,6 +118,8 @@ class _Reader(Values):
             self._identities(name)
         elif name == "CONTAINS_OP":
             self._contains()
+        elif name == "MATCH_CLASS":
+            self._match_class(step.arg or 0)
         elif name == "IMPORT_NAME":
             self._import(step)
         elif name == "IMPORT_FROM":
@@ -144,6 +146,17 @@ class _Reader(Values):
         for value in values:
             for chain in value.chains:
                 chain.identity = True
+
+    def _match_class(self, positions: int) -> None:
+        """Attributes of a matched subject: those in the pattern, and what its class says is meant by ``positions`` of it."""
+        names, of_class, subject = self._pop(), self._pop(), self._pop()
+        for attribute in names.constant or ():
+            self._escape(self._attribute(subject, attribute))
+        if positions:
+            self._every(subject)
+        self._escape(of_class)
+        self._escape(subject)
+        self._escape_all()
 
     def _contains(self) -> None:
         of, key = self._pop(), self._pop()
@@ -267,7 +280,9 @@ def _loads_method(step: dis.Instruction) -> bool:
 
 def _identifiers(constants: Iterable[Any]) -> Iterator[str]:
     for constant in constants:
-        if isinstance(constant, str) and constant.isidentifier():
-            yield constant
+        if isinstance(constant, str):
+            parts = constant.split(".")  # one below another, as attrgetter and get_submodule take them
+            if all(part.isidentifier() or part.isdecimal() for part in parts):
+                yield from filter(str.isidentifier, parts)
         elif isinstance(constant, (tuple, frozenset)):
             yield from _identifiers(constant)

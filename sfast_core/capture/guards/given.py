@@ -20,6 +20,7 @@ _PACKAGE = __name__.rsplit(".", 3)[0] + "."  #: this package, wherever it is
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _LAYERS = tuple(_TORCH + part.replace("/", os.sep) for part in ("nn/modules/", "nn/functional.py", "nn/utils/"))
+_RANDOM = (_TORCH + "random.py", _TORCH + os.path.join("cuda", "random.py"))
 _FUNCTIONAL = _TORCH + os.path.join("nn", "functional.py")
 _CALLING = _TORCH + os.path.join("nn", "modules", "module.py")  #: what this reads of each module, its call, is known beforehand
 _STANDARD = tuple(
@@ -66,10 +67,15 @@ def is_read(path: str) -> bool:
     if path.startswith("<frozen"):
         return path in _FROZEN
     if path.startswith(_TORCH):
-        return path.startswith(_LAYERS) and path != _CALLING
+        return (path.startswith(_LAYERS) and path != _CALLING) or is_of_random_state(path)
     if path.startswith(_STANDARD) and not is_installed(path):
         return path.endswith(_STEERING)
     return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith("typing_extensions.py")
+
+
+def is_of_random_state(path: str) -> bool:
+    """Whether a file is PyTorch's of the state of its random numbers: a seed is compared with nothing."""
+    return path in _RANDOM
 
 
 def is_functional(path: str) -> bool:

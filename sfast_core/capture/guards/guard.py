@@ -6,11 +6,12 @@ looked at more closely.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import operator
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,9 @@ from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
+from .readers import Key, Reader, code_of
+
+_UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
     from ..decisions import Decisions
@@ -42,7 +46,11 @@ class Guard:
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
         decisions: of the call, by the values of its tensors; None where it was given up before it was over.
+        what: the place of what was found to have changed last, where that is known.
     """
+
+    what: Key | None = None
+    _left_out: frozenset[Key] = frozenset()
 
     def __init__(
         self,
@@ -53,6 +61,7 @@ class Guard:
     ) -> None:
         self.decisions: Decisions | None = None
         self._root = reads.root
+        self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
         self._marks = _marks_of(reads)
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
@@ -140,6 +149,7 @@ class Guard:
     def changed(self, module: torch.nn.Module) -> str | None:
         """What is different for a call of ``module`` now, in words, or None."""
         root = self._root()
+        self.what = None
         if root is not module:
             return "another module is in its place"
         return (
@@ -163,6 +173,26 @@ class Guard:
         below = set(map(id, module.modules()))
         return bool(self._fixed) or not all(id(value) in below for value in self._objects)
 
+    def reader(self) -> Reader | None:
+        """Who looked first at what has changed last; None where that isn't known."""
+        return None if self.what is None else self._readers.get(self.what)
+
+    def home_of(self, code: CodeType) -> tuple[dict[str, Any], str] | None:
+        """The table in which a function with this code was found, and its name there."""
+        found = ((place.table, place.name) for place in self._places.all() if type(place.table) is dict and code_of(place.then) is code)
+        return next(found, None)
+
+    def steady(self, module: torch.nn.Module) -> Guard | None:
+        """A copy that doesn't watch what is different for a call of ``module`` now; None where there is no end of that."""
+        copied = copy.copy(self)
+        for _ in range(_UNSTEADY):
+            if copied.changed(module) is None:
+                return copied
+            if (what := copied.what) is None:
+                return None
+            copied._left_out |= {what}
+        return None
+
     # -- each kind of place ----------------------------------------------------------------------------------------------
 
     def _changed_types(self) -> str | None:
@@ -177,7 +207,8 @@ class Guard:
         return None
 
     def _changed_places(self) -> str | None:
-        if (place := self._places.changed()) is not None:
+        if (place := self._places.changed(self._left_out)) is not None:
+            self.what = id(place.table), place.name
             return f"{Origin(place.origin, place.name)} changed"
         if [len(table) for table, *_ in self._sized] != self._sizes:
             for table, names, read, origin in self._sized:
@@ -217,7 +248,8 @@ class Guard:
     def _changed_contents(self) -> str | None:
         for contents in (self._lists, self._dicts):
             for held in contents.different():
-                if not self._equality.same_items(held.value, held.before, held.kind):
+                if not self._equality.same_items(held.value, held.before, held.kind) and (id(held.value), None) not in self._left_out:
+                    self.what = id(held.value), None
                     return f"what is in {_words(held)} changed"
         if list(map(len, self._counted_tables)) != self._counts:
             origin = next(origin for table, count, origin in self._counted if len(table) != count)
@@ -240,7 +272,8 @@ class Guard:
                 return f"the defaults of {function.__qualname__} changed"
         for cell, content, seen in self._cells:
             now = content_of(cell)
-            if now is not content and not self._same(now, content):
+            if now is not content and not self._same(now, content) and (id(cell), None) not in self._left_out:
+                self.what = id(cell), None
                 return f"what {seen.origin or seen.function.__qualname__} closes over changed"
         return None
 

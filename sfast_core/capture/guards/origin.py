@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -15,7 +16,7 @@ class Origin:
         self.name = name
 
     def __str__(self) -> str:
-        """``blocks.0.scale``, with items as in Python."""
+        """``blocks.0.scale``, with items as in Python; of a file that a host names by its path, the last part."""
         steps: list[Any] = []
         origin: Origin | None = self
         while origin is not None and len(steps) < 12:
@@ -24,5 +25,5 @@ class Origin:
             origin = origin.parent
         words = ""
         for step in reversed(steps):
-            words += str(step) if not words else f".{step}" if isinstance(step, str) and (step.isidentifier() or step.isdecimal()) else f"[{step!r}]"
+            words += re.split(r"[/\\]", str(step))[-1] if not words else f".{step}" if isinstance(step, str) and (step.isidentifier() or step.isdecimal()) else f"[{step!r}]"
         return words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from .notes import MISSING, Place, Row
@@ -31,8 +31,12 @@ class Places:
     def __len__(self) -> int:
         return sum(len(row.names) + len(row.absent) for row in self._steady) + len(self._moving)
 
-    def changed(self) -> Place | None:
-        """The first place where something else is now, or None."""
+    def all(self) -> Iterator[Place]:
+        """Each of them."""
+        return itertools.chain(self._moving, itertools.chain.from_iterable(map(_places_of, self._steady)))
+
+    def changed(self, left_out: Collection[tuple[int, Any]] = ()) -> Place | None:
+        """The first place where something else is now, or None; ``left_out``: tables' ids and names that aren't looked at."""
         if not self._all_the_same():
             moved = [place for row in self._steady for place in _places_of(row) if place.table.get(place.name, MISSING) is not place.then]
             self._take_out(moved)
@@ -40,7 +44,7 @@ class Places:
             self._arrange()
         for place in self._moving:
             now = place.table.get(place.name, MISSING)
-            if now is not place.then and not self._same(now, place.then):
+            if now is not place.then and not self._same(now, place.then) and (id(place.table), place.name) not in left_out:
                 return place
         return None
 

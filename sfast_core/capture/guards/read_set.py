@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import operator
 import sys
 from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
@@ -19,7 +20,7 @@ import torch
 from .all_names import names_of, own_of
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything
 from .code_cache import CodeCache
-from .given import IMPORTING, is_functional, is_given, is_importing, is_read, is_standard, itself
+from .given import IMPORTING, is_functional, is_given, is_importing, is_of_random_state, is_ours, is_read, is_standard, itself
 from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Place, Seen, Table, item_of
@@ -28,6 +29,10 @@ from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, SeenValues
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
+#: What a tensor's operators are called by, which no code names.
+_OPERATORS = tuple(
+    name for each in vars(operator) if each.startswith("__") for name in (each, f"__r{each[2:]}") if callable(getattr(torch.Tensor, name, None))
+)
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
@@ -56,6 +61,7 @@ class ReadSet(SeenValues):
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
         self._names: set[str] = set()  # in all code that ran
+        self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
         self._loose_names: dict[type, list[str]] = {}
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
@@ -71,15 +77,21 @@ class ReadSet(SeenValues):
         if self.refused is not None or (code.co_filename == "<string>" and is_given(frame.f_globals.get("__name__"))):  # a dataclass of PyTorch's
             return
         try:
+            if is_of_random_state(code.co_filename):
+                if frame.f_back is None or not is_ours(frame.f_back.f_code.co_filename):
+                    self.refuse(f"{code.co_name} asks for, or sets, the state of random numbers")
+                return
             known = self._plans.get(id(code))
             if known is not None and known[0] is code:
                 plan = known[1]
             elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
                 return
             else:
+                self.readers.frame = frame
                 plan = self._planned(code, frame.f_globals)
             if not plan.roots and not plan.receives:
                 return
+            self.readers.frame = frame
             variables = frame.f_locals
             if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
                 self._imports.add(str(variables.get("name")))
@@ -92,6 +104,8 @@ class ReadSet(SeenValues):
                     self._made(receiver)
         except Exception as error:
             self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
+        finally:
+            self.readers.done()
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads = self._codes.of(code)
@@ -131,9 +145,11 @@ class ReadSet(SeenValues):
         if level:
             package = str(names.get("__package__") or "").split(".")
             name = ".".join([*package[: len(package) - level + 1], *([name] if name else [])])
-        module = sys.modules.get(name if itself_ or level else name.partition(".")[0])
-        if module is not None:
-            self._see(module, chain, Origin(None, name))
+        name = name if itself_ or level else name.partition(".")[0]
+        if name in sys.modules:
+            self._see(self._place(sys.modules, name, sys.modules[name], Origin(None, "sys.modules")), chain, Origin(None, name))
+        else:  # it is imported in this call
+            self._late.append((name, chain))
 
     def _variable(self, value: Any, chain: Chain, name: str) -> None:
         """A variable of a frame. Containers come from somewhere that is looked at, or were made in this call."""
@@ -171,6 +187,9 @@ class ReadSet(SeenValues):
 
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
+        for file, chain in self._late:
+            if file in sys.modules:
+                self._see(self._place(sys.modules, file, sys.modules[file], Origin(None, "sys.modules")), chain, Origin(None, file))
         drop_gone(self)
         for seen in self.seen.values():
             if seen.made:  # and kept, in a cache say: from now on it is what it is
@@ -179,9 +198,8 @@ class ReadSet(SeenValues):
         for place in self.places.values():
             if place.then is MISSING and "__name__" in place.table and place.name not in self.stored:  # a file's name that is made when it is asked for
                 place.then = itself(place.table.get(place.name, MISSING))
-        for name in self._names:
-            if hasattr(torch.Tensor, name):  # a tensor's method, which somebody may replace for all tensors
-                self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))
+        for name in (*filter(functools.partial(hasattr, torch.Tensor), self._names), *_OPERATORS):
+            self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))  # a tensor's method, which somebody may replace for all tensors
         if (root := self.root()) is not None:
             if not WALKS.isdisjoint(self.loose):
                 self._walk(root, None)
@@ -211,9 +229,9 @@ class ReadSet(SeenValues):
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
 
-    def run_live(self, modules: Iterable[torch.nn.Module]) -> None:
-        """Before the call: these modules run live in it. What they and those below them change of their own is theirs."""
-        self.live = frozenset(id(below) for module in modules for below in module.modules())
+    def run_live(self, modules: Iterable[torch.nn.Module], functions: Iterable[Any] = ()) -> None:
+        """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
+        self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(map(id, functions))
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         seen = super()._new(value, kind, origin)

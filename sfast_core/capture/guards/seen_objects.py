@@ -15,6 +15,7 @@ from .given import is_given, itself
 from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING, Asked, Seen, Table, local, slot
 from .origin import Origin
+from .readers import Readers
 
 ASKED, BOUND = "asked", "bound"
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -40,12 +41,14 @@ class SeenObjects:
         spaces: what the classes had of which something was seen.
         counted: tables of weights that are gone through, and how many there were.
         marked: tensors of which what others had put on them is read, each with the dictionary in which that is.
+        readers: who looked first at what is read.
     """
 
-    live: frozenset[int] = frozenset()  # ids of modules that run live, and of those below them: their own code isn't looked at
+    live: frozenset[int] = frozenset()  # ids of modules that run live, of those below them, and of functions: their own code isn't looked at
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = weakref.ref(root)
+        self.readers = Readers()
         self.seen: dict[int, Seen] = {}
         self.asked: dict[tuple[int, str], Asked] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
@@ -129,7 +132,10 @@ class SeenObjects:
         if type(table) is not dict:
             table = None
         cls = type(value)
-        seen = Seen(kind, cls, origin, table, {} if table is None else dict(table))
+        before = {} if table is None else dict(table)
+        if self.live:  # where functions run live, others stand in their places
+            before = {name: itself(found) for name, found in before.items()}
+        seen = Seen(kind, cls, origin, table, before)
         self.seen[id(value)] = seen
         self._space(cls)
         try:  # it may have been made in this call, and then it is to go as ever
@@ -139,8 +145,10 @@ class SeenObjects:
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
             if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
-                for name in CALLING:
-                    self._below(self._attribute(seen, name), USED, origin, name)
+                with self.readers.within(value):
+                    for name in CALLING:
+                        self._below(self._attribute(seen, name), USED, origin, name)
+                self._class_attribute(cls, "__call__", origin)
         return seen
 
     def _space(self, cls: type) -> None:
@@ -168,6 +176,8 @@ class SeenObjects:
         found = seen.found.get(name, seen)
         if found is seen:
             found = seen.found[name] = self._look_up(seen, name)
+            if seen.kind is not Kind.MODULE and seen.table is not None:
+                self.readers.note((id(seen.table), name))
         return found
 
     def _look_up(self, seen: Seen, name: str) -> Any:

@@ -17,6 +17,7 @@ from .given import is_given, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, content_of, copy_of, item_of
 from .origin import Origin
+from .readers import Reader
 from .seen_objects import PLAIN, SeenObjects
 from .stack import MUTATORS
 
@@ -34,6 +35,7 @@ class SeenValues(SeenObjects):
     Attributes:
         exact: the ids of objects that were asked for by identity: no other is as good.
         refused: why what was read can't be compared, or None.
+        refused_in: who read that.
         held, places, functions: what was read, for the guard.
         cached: functions with a cache of their own.
         loose: names of attributes that are read of whatever.
@@ -44,6 +46,7 @@ class SeenValues(SeenObjects):
     def __init__(self, codes: CodeCache, root: torch.nn.Module) -> None:
         super().__init__(root)
         self.refused: str | None = None
+        self.refused_in: Reader | None = None
         self.held: dict[int, Held] = {}
         self.places: dict[tuple[int, Any], Place] = {}
         self.functions: dict[int, SeenFunction] = {}
@@ -59,7 +62,7 @@ class SeenValues(SeenObjects):
     def refuse(self, reason: str) -> None:
         """Note why what is read can't be compared."""
         if self.refused is None:
-            self.refused = reason
+            self.refused, self.refused_in = reason, self.readers.now()
 
     def _planned(self, code: CodeType, names: Table) -> Any:
         """Note what this code reads of the names of its file."""
@@ -69,6 +72,8 @@ class SeenValues(SeenObjects):
         value = itself(value)
         if chain.identity:
             self.exact.add(id(value))
+        if id(value) in self.live and not isinstance(value, torch.nn.Module):
+            return
         kind = self._kind(value)
         if (chain.below or chain.every) and kind is not Kind.OBJECT and kind is not Kind.MODULE:
             self._given_attributes(value, chain, origin)
@@ -165,6 +170,7 @@ class SeenValues(SeenObjects):
         place = self.places.get((id(table), name))
         if place is None:
             place = self.places[id(table), name] = Place(table, name, itself(then), origin)
+            self.readers.note((id(table), name))
         place.read = True
         return place.then
 
@@ -185,6 +191,8 @@ class SeenValues(SeenObjects):
         defaults, keywords = function.__defaults__, function.__kwdefaults__
         cells = [(cell, content_of(cell)) for cell in function.__closure__ or ()]
         self.functions[id(function)] = SeenFunction(function, code, defaults, keywords and dict(keywords), cells, origin)
+        for cell, _ in cells:
+            self.readers.note((id(cell), None))
         if is_given(function.__module__) and not cells and not is_read(code.co_filename):
             return
         reads = self._codes.of(code)
@@ -231,6 +239,7 @@ class SeenValues(SeenObjects):
                 self._items_of(known)
             return
         held = self.held[id(value)] = Held(kind, value, copy_of(value, kind), origin, read)
+        self.readers.note((id(value), None))
         if read:
             self._items_of(held)
 

@@ -1,21 +1,20 @@
-"""Modules that run live, as code of others does: those in which something happens that no record can hold."""
+"""Modules and functions that run live, as code of others does: those in which something happens that no record can hold."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 import torch
 
-from ..guards import Guard
+from ..guards import CALLS_A_MODULE, Guard
 from ..leaf import run_as_they_are
+from .functions import InTable, found_as_live
 from .surroundings import Surroundings
 
 _FIRST_LOOK, _LAST_LOOK = 8, 1024  # calls
-_CALLING: tuple[CodeType, ...] = (torch.nn.Module._call_impl.__code__,)
 #: Names of functions that draw random numbers: which of them did is known when the call is over.
 DRAWING = frozenset(
     "rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_ multinomial poisson "
@@ -66,7 +65,7 @@ def modules_at_work() -> list[torch.nn.Module]:
     found: list[torch.nn.Module] = []
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code in _CALLING and isinstance(module := frame.f_locals.get("self"), torch.nn.Module):
+        if frame.f_code is CALLS_A_MODULE and isinstance(module := frame.f_locals.get("self"), torch.nn.Module):
             found.append(module)
         frame = frame.f_back  # type: ignore[assignment]
     return found
@@ -79,7 +78,7 @@ def _is_own(module: torch.nn.Module) -> bool:
 
 
 class LiveModules:
-    """Which modules of one model run live, by path, and why. It holds none of them.
+    """Which modules of one model run live, by path, and why, and which functions that its code calls. It holds none of the modules.
 
     A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's own: what one expert does
     all do.
@@ -87,24 +86,29 @@ class LiveModules:
 
     def __init__(self) -> None:
         self._cut: dict[str, str] = {}
+        self._functions: list[InTable] = []
         self._guards: list[Guard] = []  # of the recordings that came to nothing: what steered them
         self._left = self._every = _FIRST_LOOK
 
     def __bool__(self) -> bool:
-        return bool(self._cut)
+        return bool(self._cut or self._functions)
 
     def clear(self) -> None:
         """Record all of them again."""
-        self._cut.clear()
-        self._guards.clear()
+        self._end()
         self._left = self._every = _FIRST_LOOK
+
+    def _end(self) -> None:
+        self._cut.clear()
+        self._functions.clear()
+        self._guards.clear()
 
     def over(self, root: torch.nn.Module) -> str | None:
         """What changed of that which made them run live, in words: then none does any more. None where nothing did.
 
         Asked at each call, and looked at once in a while: 8 calls, and twice as many each time that something has changed.
         """
-        if not self._cut or not self._guards:
+        if not self or not self._guards:
             return None
         self._left -= 1
         if self._left > 0:
@@ -114,8 +118,7 @@ class LiveModules:
         if change is not None:
             self._every = min(2 * self._every, _LAST_LOOK)
             self._left = self._every
-            self._cut.clear()
-            self._guards.clear()
+            self._end()
         return change
 
     def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None, alone: bool = False) -> bool:
@@ -136,9 +139,25 @@ class LiveModules:
         for path, module in root.named_modules():
             if path and (module is cut or (kin and type(module) is type(cut))) and not self._inside(path):
                 self._cut[path] = reason
+        self._watch(root, guard)
+        return True
+
+    def add_function(self, root: torch.nn.Module, table: dict[str, Any], place: str, reason: str, guard: Guard | None) -> bool:
+        """Let the function run live that is in ``table`` at ``place``; whether it didn't already. ``guard`` tells when that may be over."""
+        if any(each.table is table and each.place == place and each.there for each in self._functions):
+            return False
+        self._functions.append(InTable(table, place, table[place], reason))
+        self._watch(root, guard)
+        return True
+
+    def functions(self) -> list[InTable]:
+        """The functions that run live, as far as they are where they were."""
+        self._functions[:] = [each for each in self._functions if each.there]
+        return list(self._functions)
+
+    def _watch(self, root: torch.nn.Module, guard: Guard | None) -> None:
         if guard is not None and guard.changed(root) is None:  # else it would always find something
             self._guards.append(guard)
-        return True
 
     def _inside(self, path: str) -> bool:
         return any(path == cut or path.startswith(f"{cut}.") for cut in self._cut)
@@ -162,8 +181,11 @@ class LiveModules:
         def run(module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return around.again(found[id(module)].key, call, args, kwargs)
 
+        def run_function(which: InTable, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return around.again(which.key, call, args, kwargs)
+
         def finish() -> Any:
-            with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run):
+            with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run), found_as_live(self.functions(), run_function):
                 return (around.finish or eager)()
 
         return finish

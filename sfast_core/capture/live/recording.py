@@ -20,6 +20,7 @@ from .building import Building
 from .call import LiveCall, Recalled, Where
 from .callbacks import Recorded
 from .form import Form, copies
+from .functions import InTable
 from .modules import InModule, contents, other_contents
 from .options import Foreign
 from .repeatable import state_of
@@ -71,10 +72,10 @@ class LiveRecording(Bookkeeping):
         """What a foreign function returns for these arguments, as the recorded forward gives them."""
         return self._live_call(InOptions(foreign.path, foreign.name), foreign.around, args, kwargs)
 
-    def call_live_module(
-        self, where: InModule, around: Surroundings, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    def call_live_code(
+        self, where: InModule | InTable, around: Surroundings, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What a module returns that runs live, and that ``call`` calls."""
+        """What a module or a function returns that runs live, and that ``call`` calls."""
         return call(*args, **kwargs) if self._in_live else self._live_call(where, around, args, kwargs, call)
 
     def _live_call(
@@ -258,6 +259,10 @@ class LiveRecording(Bookkeeping):
                 if a.cdata == own and not a.expired() and not b.expired():
                     found.append(b.cdata)
         return found
+
+    def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+        """None where code that runs live may see that input, too: what is written to it is written when the call is over."""
+        return None if self._outer or self.live else super()._input_in(tensor)
 
     def _is_foreign(self, tensor: torch.Tensor) -> bool:
         return any(storage in self._foreign for storage in self._storages(tensor))

@@ -14,7 +14,7 @@ from ...ahead import prepare
 from ...config import CompileConfig
 from ...forks import OwnLock
 from ...report import Report, versions
-from ..options import options_of
+from ..options import NAME, options_of
 from ..states import States
 from .events import status_of_this_node
 from .gguf import with_patches_on_device
@@ -39,11 +39,7 @@ class FastCompileWrapper:
         if not isinstance(state, ModelState) or model is None:
             return executor(*args, **kwargs)
         with self.status.watching(state.engine, options_of(args, kwargs)) if self.status else nullcontext():
-            reason = state.why_not_installed(model, args, kwargs)
-            if reason is not None:
-                return state.engine.run_eager(reason, lambda: executor(*args, **kwargs))
-            with state.installed(model):
-                return executor(*args, **kwargs)
+            return state.through(model, args, kwargs, lambda: executor(*args, **kwargs))
 
 
 #: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
@@ -106,6 +102,7 @@ def apply(model: Any, config: CompileConfig | None = None) -> Any:
     remove(clone)
     clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig()))
     clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
+    clone.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, on_pre_run)
     clone.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, on_cleanup)
     return clone
 
@@ -126,6 +123,7 @@ def remove(model: Any) -> None:
 
     model.remove_wrappers_with_key(WrappersMP.APPLY_MODEL, KEY)
     model.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
+    model.remove_callbacks_with_key(CallbacksMP.ON_PRE_RUN, KEY)
     model.remove_callbacks_with_key(CallbacksMP.ON_CLEANUP, KEY)
 
 
@@ -139,13 +137,32 @@ def on_detach(patcher: Any, unpatch_all: bool) -> None:
         log.debug("Fast Compile: on detach", exc_info=True)
 
 
+def on_pre_run(patcher: Any) -> None:
+    """ComfyUI's callback ON_PRE_RUN: a sampling begins, and each call of the model is to come through our wrapper. Never raises."""
+    try:
+        wrapper = next(iter(_wrappers_of(patcher)), None)
+        base_model = patcher.model
+        model = getattr(base_model, "diffusion_model", None)
+        if wrapper is not None and isinstance(model, torch.nn.Module):
+            state = state_of(base_model, wrapper.config, lambda: ModelState(base_model, wrapper.config))
+            if isinstance(state, ModelState):
+                state.expect(model, patcher.model_options.get(NAME) or {})
+    except Exception:
+        log.debug("Fast Compile: on pre run", exc_info=True)
+
+
+def _wrappers_of(patcher: Any) -> list[FastCompileWrapper]:
+    from comfy.patcher_extension import WrappersMP
+
+    return [wrapper for wrapper in patcher.get_wrappers(WrappersMP.APPLY_MODEL, KEY) if isinstance(wrapper, FastCompileWrapper)]
+
+
 def on_cleanup(patcher: Any) -> None:
     """ComfyUI's callback ON_CLEANUP: a sampling is over. Never raises."""
     try:
         from comfy.model_management import processing_interrupted
-        from comfy.patcher_extension import WrappersMP
 
-        for wrapper in patcher.get_wrappers(WrappersMP.APPLY_MODEL, KEY):
+        for wrapper in _wrappers_of(patcher):
             if wrapper.status is not None:
                 wrapper.status.end(interrupted=processing_interrupted())
         for state in states():  # ControlNets, too

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..hook import maker_of
+
 _MODEL = "diffusion_model"
 _LOADED = ("current_weight_patches_uuid", "model_loaded_weight_memory", "model_lowvram", "lowvram_patch_counter")
 _SAMPLING = "sample_sigmas"  #: among the options, one tensor for all calls of a sampling
@@ -59,7 +61,7 @@ def _replaced(model: torch.nn.Module, attribute: str) -> str | None:
     """A method replaced on the instance, other than through the patcher (some nodes do so for the length of a call)."""
     for name, value in model.__dict__.items():
         if name != attribute and callable(value) and callable(getattr(type(model), name, None)):
-            return f"another node replaces its {name}"
+            return f"another node replaces its {name} ({maker_of(value)})"
     return None
 
 

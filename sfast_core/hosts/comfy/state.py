@@ -6,7 +6,7 @@ import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,16 +18,18 @@ from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
 from ..hook import Hook
-from ..options import Steering, live_steering, options_of
-from ..shield import of_host, shielded
+from ..live import LiveCalls
+from ..options import Steering, options_of
+from ..shield import shielded
 from .dynamic import DynamicStore
 from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
-from .words import words_of
+from .reach import Reach
 
 log = logging.getLogger("fast_compile")
+_PAST = "the call came past the node, by options that were copied before it"
 
 
 class _Watch:
@@ -63,7 +65,7 @@ class HookedState:
         self._inside: Counter[int] = Counter()  # how deep each thread is in calls through the node
         self._installed: Hook | None = None
         self._watch: Any = None
-        self._words: set[str] | None = None  # that the model's code mentions
+        self._live = LiveCalls(engine)
 
     def renew(self) -> None:
         """In a forked child, where the other threads aren't."""
@@ -95,9 +97,12 @@ class HookedState:
                 if not self._inside:
                     self._uninstall()
 
-    def _install(self, model: torch.nn.Module) -> None:
+    def _look_out(self, model: torch.nn.Module) -> None:
         if self._watch is None or self._watch.id not in model._forward_pre_hooks:  # the first time, or others cleared the hooks
             self._watch = model.register_forward_pre_hook(_Watch(self))
+
+    def _install(self, model: torch.nn.Module) -> None:
+        self._look_out(model)
 
         def call(model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if threading.get_ident() not in self._inside:  # another thread, which samples without the node
@@ -125,16 +130,7 @@ class HookedState:
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
                 raise CaptureError(reason)
-            call = live_steering(args, kwargs, model, lambda name: self._mentions(model, name), original)
-            # An interruption is said once: running eager in its place would not stop.
-            traced = of_host(call.completed(original), interrupted)
-            try:
-                result = self._compute(model, traced, call, eager)
-            finally:
-                if call.around is not None:
-                    if call.around.mentioned:
-                        self._words = (self._words or set()) | call.around.mentioned
-                    call.around.close()
+            result = self._live(model, original, args, kwargs, lambda traced, call: self._compute(model, traced, call, eager), (interrupted,))
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
             return result
@@ -142,16 +138,7 @@ class HookedState:
         return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
 
     def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
-        around = call.around
-        if around is not None and around.finish is not None:
-            around.finish = of_host(around.finish)
-        return self.engine.call(model, traced, call.args, call.kwargs, eager, around)
-
-    def _mentions(self, model: torch.nn.Module, name: str) -> bool:
-        """Whether the model's code may look for an option of this name."""
-        if self._words is None:
-            self._words = words_of(model)
-        return name in self._words or self.engine.mentions(name)
+        return self.engine.call(model, traced, call.args, call.kwargs, eager, call.around)
 
     # -- around calls without the node -----------------------------------------------------------------------------------
 
@@ -204,10 +191,56 @@ class ModelState(HookedState):
         dynamic = getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)()  # then another BaseModel samples without it
         attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
         super().__init__(base_model, engine_of(base_model, name, config, dynamic), config, attribute)
+        self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
+        self._expected = False
 
-    def why_not_installed(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Why nothing of ours may be put under this call at all, or None."""
-        return why_left_alone(model, options_of(args, kwargs))
+    def through(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """What ``call`` returns, a call through the node that leads to the model's forward: where it doesn't, that is counted."""
+        thread, options = threading.get_ident(), options_of(args, kwargs)
+        outer = self._reach.get(thread)
+        try:
+            if reason := why_left_alone(model, options):
+                self._reach[thread] = None
+                return self.engine.run_eager(reason, call)
+            reach = self._reach[thread] = Reach(model)
+            try:
+                with self.installed(model):
+                    result = call()
+            except BaseException:
+                reach.leave()
+                raise
+            reach.end(self.engine, model, options)
+            return result
+        finally:
+            if outer is None:
+                del self._reach[thread]
+            else:
+                self._reach[thread] = outer
+
+    def expect(self, model: torch.nn.Module, options: Mapping[str, Any]) -> None:
+        """A sampling through the node begins, with these transformer options: each call is to come through it."""
+        if why_left_alone(model, options) is None:
+            self._expected = True
+            self._look_out(model)
+
+    def after_sampling(self) -> None:
+        """A sampling is over."""
+        self._expected = False
+        super().after_sampling()
+
+    def before_call(self, model: torch.nn.Module) -> None:
+        """Somebody calls the model."""
+        if self._inside or not self._expected:
+            return super().before_call(model)
+        if threading.get_ident() not in self._reach:
+            self.engine.reporter.ran_eager(_PAST)
+        self.engine.lay_plain()  # the next call may come through the node again: graphs stay
+
+    def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        reach = self._reach.get(threading.get_ident())
+        if reach is not None:
+            reach.arrived()
+        return super()._call(model, original, foreign, args, kwargs)
 
 
 #: One for all models: a picture that several of them make gets one line.

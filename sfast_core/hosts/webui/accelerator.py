@@ -18,8 +18,9 @@ from ..states import States
 from . import forge
 from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
+from .sampling import Sampling, was_ended
 from .state import ModuleState, PartState, UnetState
-from .surroundings import obstacle, obstacle_below
+from .surroundings import obstacle
 
 log = logging.getLogger("fast_compile")
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Accelerator:
     def __init__(self) -> None:
         self._states: States[ModuleState] = States()
         self._unet: Hook | None = None
+        self._sampling: Sampling | None = None
         self._parts: list[Hook] = []
         self._wanted: frozenset[str] = frozenset()  # the parts
         self._config = CompileConfig()  # that the hooks were put on with
@@ -42,6 +44,7 @@ class Accelerator:
         Args:
             enabled: whether this one is to be accelerated. If not, weights and memory are given back.
         """
+        self._sampling = None
         self.end()
         if enabled:
             ahead.prepare()  # while the webui encodes the prompts
@@ -70,27 +73,53 @@ class Accelerator:
     def _attach_part(self, part: Part, config: CompileConfig) -> None:
         state = self._state(part.module, config, lambda: PartState(part, config))
         assert isinstance(state, PartState)
-        state.prepare_later(lambda module: part.left_alone or obstacle_below(module))
+        state.prepare_later()
         self._parts.append(Hook(part.module, state.call, part.method).put())
 
     def attach(self, sd_model: Any, config: CompileConfig) -> None:
         """A sampling begins: put the compiled forward under the UNet of ``sd_model``. Twice is the same as once."""
         try:
+            self._sampled()
             self._remove_unet()
             self._config = config
             unet, is_forge = unet_of(sd_model), hasattr(sd_model, "forge_objects")
             on_this = _on_this(sd_model, config)
             state = self._state(unet, on_this, lambda: UnetState(on_this, _name(sd_model, unet)))
-            state.prepare(obstacle(unet) or (forge.obstacle(sd_model) if is_forge else None))
+            state.prepare(obstacle() or (forge.obstacle(sd_model) if is_forge else None))
             if is_forge:
                 forge.attach(sd_model, state.call)
             else:
                 self._unet = Hook(unet, state.call).put()
+            assert isinstance(state, UnetState)
+            self._sampling = Sampling(sd_model, unet, state)
         except Exception as error:
             log.warning("Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True)
 
+    def before_step(self) -> None:
+        """The webui is about to call the model. Where the step before went past our forward, this is put over what came in between."""
+        try:
+            sampling = self._sampling
+            if sampling is None:
+                return
+            if sampling.missed() and sampling.sd_model is not None:
+                self.attach(sampling.sd_model, self._config)
+            if self._sampling is not None:
+                self._sampling.step()
+        except Exception:
+            log.debug("Fast Compile: before a step", exc_info=True)
+
+    def _sampled(self) -> None:
+        """The sampling before is over: where no step of it came here, that is said."""
+        sampling, self._sampling = self._sampling, None
+        if sampling is not None and sampling.missed() and not was_ended():
+            sampling.say()
+
     def end(self) -> None:
         """The generation has ended: the forwards that were there are put back."""
+        try:
+            self._sampled()
+        except Exception:
+            log.debug("Fast Compile: at the end of a sampling", exc_info=True)
         self._remove_unet()
         self._remove_parts()
         self._wanted = frozenset()
@@ -100,7 +129,8 @@ class Accelerator:
         """Other extensions shall find weights that lie as the webui's do, until the next generation."""
         for state in self.states():
             try:
-                state.engine.lay_plain()
+                for engine in state.engines():
+                    engine.lay_plain()
             except Exception:
                 log.debug("Fast Compile: weights stay as they lie", exc_info=True)
 
@@ -118,9 +148,9 @@ class Accelerator:
         """Pictures are sampled and will be decoded: where memory is short, graphs go. They are captured again when they are wanted."""
         try:
             wanted = decoding_bytes(latents, dtype)
-            for state in self.states():
-                if state.engine.graphs is not None:
-                    make_room(state.engine.graphs, state.engine.device, wanted)
+            for engine in (engine for state in self.states() for engine in state.engines()):
+                if engine.graphs is not None:
+                    make_room(engine.graphs, engine.device, wanted)
         except Exception:
             log.debug("Fast Compile: no room was made before decoding", exc_info=True)
 
@@ -156,9 +186,9 @@ class Accelerator:
     def report(self) -> Report:
         """What happened to every model that is alive."""
         states = self.states()
-        for state in states:
-            state.engine.forget_evicted()
-        return Report([state.engine.report for state in states], versions())
+        for engine in (engine for state in states for engine in state.engines()):
+            engine.forget_evicted()
+        return Report([report for state in states for report in state.reports()], versions())
 
     def read(self, form: Callable[[Report], T]) -> T:
         """The report in a form of its own, taken while another thread may be making a picture."""

@@ -48,6 +48,11 @@ def attach(sd_model: Any, call: Call) -> None:
     sd_model.forge_objects.unet = patcher
 
 
+def wrapper_of(sd_model: Any) -> Any:
+    """The function wrapper that the coming step will call, or None."""
+    return sd_model.forge_objects.unet.model_options.get(_SLOT)
+
+
 def obstacle(sd_model: Any) -> str | None:
     """Why Forge's own ways of running the model keep it from being accelerated, or None."""
     if getattr(sd_model.forge_objects.unet, "has_online_lora", bool)():

@@ -10,9 +10,12 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ..options import steering
+from ...report import ModuleReport
+from ..live import LiveCalls
+from ..options import Steering, options_place
 from ..parts import PartCalls
 from ..shield import shielded
+from .blocks import Blocks
 from .lora import LazyLoras
 from .parts import Part
 from .results import Opened
@@ -23,7 +26,11 @@ _NOTES = ("last_z_shape",)
 
 
 class ModuleState:
-    """The compiled state of one module. Lives as long as that does and holds nothing of it."""
+    """The compiled state of one module. Lives as long as that does and holds nothing of it.
+
+    Attributes:
+        calls: that came here, whatever became of them.
+    """
 
     def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
@@ -31,6 +38,7 @@ class ModuleState:
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None
+        self.calls = 0
 
     def prepare(self, obstacle: str | None) -> None:
         """Before each sampling: trace again where what steers the forward has changed.
@@ -42,7 +50,8 @@ class ModuleState:
         self._loras.forget()  # pictures made with the toggle off have changed the weights too
         now = surroundings()
         if self._surroundings is not None and now != self._surroundings:
-            self.engine.reset()
+            for engine in self.engines():
+                engine.reset()
         self._surroundings = now
 
     def call(
@@ -58,18 +67,30 @@ class ModuleState:
             kwargs: its keyword arguments.
         """
 
+        self.calls += 1
+
         def eager() -> Any:
             return original(*args, **kwargs)
 
         def attempt(eager: Callable[[], Any]) -> Any:
             self._before_call(module)
-            reason = foreign or self._obstacle or self._loras.why_not()
-            if reason is not None:
-                return self.engine.run_eager(reason, eager)
+            if reason := self._obstacle or self._loras.why_not():
+                return self._run_eager(reason, eager)
+            if foreign is not None:
+                return self._compute_foreign(module, foreign, args, kwargs, eager)
             self._loras.apply(module)
             return self._compute(module, original, args, kwargs, eager)
 
         return shielded(self.engine, attempt, eager)
+
+    def _run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
+        return self.engine.run_eager(reason, eager)
+
+    def _compute_foreign(
+        self, module: torch.nn.Module, foreign: str, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+    ) -> Any:
+        """A call of a method that isn't the module's own: ``foreign`` says whose it is."""
+        return self._run_eager(foreign, eager)
 
     def _before_call(self, module: torch.nn.Module) -> None:
         """What a kind of module needs first."""
@@ -79,26 +100,79 @@ class ModuleState:
     ) -> Any:
         raise NotImplementedError
 
+    def engines(self) -> list[Engine]:
+        """All that it compiles with."""
+        return [self.engine]
+
+    def reports(self) -> list[ModuleReport]:
+        """What became of its calls."""
+        return [self.engine.report]
+
     def restore(self) -> None:
         """Give the module its weights back as they were laid out, and the graphs' memory; the traces stay."""
-        self.engine.restore()
+        for engine in self.engines():
+            engine.restore()
 
     def close(self) -> None:
         """Leave the module as it was found, and know nothing of it any more."""
-        self.engine.restore()
-        self.engine.reset()
+        for engine in self.engines():
+            engine.restore()
+            engine.reset()
         self._loras.forget()
         self._surroundings = None
 
 
 class UnetState(ModuleState):
-    """A UNet's: other extensions may steer it by options."""
+    """A UNet's: other extensions may steer it by options, and put functions into these."""
+
+    def __init__(self, config: CompileConfig, name: str) -> None:
+        super().__init__(config, name)
+        self._live = LiveCalls(self.engine)
+        self._blocks = Blocks(name, config)
+        self._by_blocks = False
+
+    def engines(self) -> list[Engine]:
+        """The UNet's, and those of its blocks, for calls of a forward of others."""
+        return [self.engine, *self._blocks.engines()]
+
+    def reports(self) -> list[ModuleReport]:
+        """Likewise; of the blocks together one, where there is any."""
+        return [self.engine.report, *([self._blocks.report()] if self._blocks.engines() else [])]
+
+    def _run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
+        self._turn(False)
+        return super()._run_eager(reason, eager)
+
+    def _turn(self, by_blocks: bool) -> None:
+        """Let the weights lie for the whole UNet, or for one block after the other: programs of both would lay them out anew in turns."""
+        if by_blocks is not self._by_blocks:
+            for engine in self.engines():
+                engine.restore()
+            self._by_blocks = by_blocks
+
+    def _compute_foreign(
+        self, module: torch.nn.Module, foreign: str, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+    ) -> Any:
+        if options_place(args, kwargs) is not None:  # Forge's: the blocks hand one another news by what they leave there
+            return self._run_eager(foreign, eager)
+        self._turn(True)
+        self._loras.apply(module)
+        result, path, why = self._blocks.call(module, eager)
+        if path is None or path == "eager":
+            self.engine.reporter.ran_eager(why or f"{foreign}, and calls none of its blocks")
+        else:
+            self.engine.reporter.say(f"runs block by block, because {foreign}")
+            self.engine.report.calls[path] += 1
+        return result
 
     def _compute(
         self, module: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
     ) -> Any:
-        call = steering(args, kwargs, "another extension")
-        return self.engine.call(module, call.completed(original), call.args, call.kwargs, eager)
+        def compute(traced: Callable[..., Any], call: Steering) -> Any:
+            return self.engine.call(module, traced, call.args, call.kwargs, eager, call.around)
+
+        self._turn(False)
+        return self._live(module, original, args, kwargs, compute)
 
 
 class PartState(ModuleState):
@@ -109,20 +183,17 @@ class PartState(ModuleState):
         self._calls = PartCalls(self.engine, part.kind, config)
         self._opened = Opened()
         self._passing = (*_NOTES, *({part.method} - {"forward"}))
-        self._why_not: Callable[[torch.nn.Module], str | None] | None = None
+        self._left_alone = part.left_alone
+        self._prepared = True
 
-    def prepare_later(self, why_not: Callable[[torch.nn.Module], str | None]) -> None:
-        """Have :meth:`prepare` done at the next call.
-
-        Args:
-            why_not: why this module can't be accelerated in this generation, or None.
-        """
-        self._why_not = why_not
+    def prepare_later(self) -> None:
+        """Have :meth:`prepare` done at the next call."""
+        self._prepared = False
 
     def _before_call(self, module: torch.nn.Module) -> None:
-        why_not, self._why_not = self._why_not, None
-        if why_not is not None:
-            self.prepare(why_not(module))
+        if not self._prepared:
+            self._prepared = True
+            self.prepare(self._left_alone)
 
     def _compute(
         self, module: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]

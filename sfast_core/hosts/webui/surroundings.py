@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch
-
 
 def surroundings() -> tuple[Any, ...]:
     """A value that is equal as long as a trace stays true, as far as that isn't seen below the module."""
@@ -18,26 +16,13 @@ def surroundings() -> tuple[Any, ...]:
     return casting, getattr(_options(), "upcast_attn", None)
 
 
-def obstacle(unet: torch.nn.Module) -> str | None:
+def obstacle() -> str | None:
     """Why the coming sampling's UNet can't be accelerated, or None."""
     shared = _host("shared")
     if getattr(_host("sd_unet"), "current_unet", None) is not None:
         return "another UNet is selected in the setting 'SD Unet'"
     if getattr(getattr(shared, "cmd_opts", None), "lowvram", False):
         return "--lowvram moves its parts to the GPU one by one"
-    if names := [str(getattr(network, "name", "unnamed")) for network in getattr(shared, "loaded_hypernetworks", None) or ()]:
-        return f"a hypernetwork is in use: {', '.join(names)}"
-    if (getattr(unet, "_tome_info", None) or {}).get("hooks"):
-        return "token merging is on"
-    return obstacle_below(unet)
-
-
-def obstacle_below(model: torch.nn.Module) -> str | None:
-    """Why a model can't be accelerated for what is in it now, or None."""
-    if any(getattr(getattr(module, "__webui_hypertile_params", None), "enabled", False) for module in model.modules()):
-        return "Hypertile is on for it: it picks its tiles at random"
-    if any("_conv_forward" in module.__dict__ for module in model.modules()):
-        return "another extension replaces how its convolutions run"
     return None
 
 

@@ -19,9 +19,16 @@ _FP16 = _HALF.of(dtypes=(torch.float16,))
 
 
 def _family(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, act: str = "none", gated: bool = False, residual: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> tuple[str, int]:
-    return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {act} {gated} {residual is not None}", x.numel()
+    first = " gate first" if gate_first else ""
+    return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {act} {gated} {residual is not None}{first}", x.numel()
 
 
 def _above_256_rows(x: torch.Tensor, *_: object) -> bool:
@@ -29,7 +36,13 @@ def _above_256_rows(x: torch.Tensor, *_: object) -> bool:
 
 
 def _alone_or_gated(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, act: str = "none", gated: bool = False, residual: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    act: str = "none",
+    gated: bool = False,
+    residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> bool:
     """PyTorch adds in a pass of its own, and so it computes activations."""
     return gated or (act == "none" and residual is None)

@@ -25,7 +25,7 @@ def why_not_shapes(call: Arguments) -> str | None:
 
 def why_not_epilogue(call: Arguments, *acts: str, residual: bool = False) -> str | None:
     """Whether one of these activations is all that is done to a product, or the residual is added to it."""
-    if call.gated:
+    if call.gated or call.gate_first:
         return "a gate is no epilogue of it"
     if call.act not in acts:
         return f"act {call.act!r} is not an epilogue of it"

@@ -48,6 +48,7 @@ def launch_rank(
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    gate_first: bool = False,
     *,
     half_sums: bool = False,
 ) -> torch.Tensor:
@@ -61,7 +62,7 @@ def launch_rank(
         weight: [N, K].
         bias: [N] or None.
         act: "none".
-        gated: False.
+        gated: False, and so is ``gate_first``.
         residual: [..., N] or None.
         half_sums: sum in float16, which x has to be.
 

@@ -47,6 +47,7 @@ def launch(
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> torch.Tensor:
     """The product in x's dtype, all in float32 until the result is rounded, once.
 
@@ -55,7 +56,7 @@ def launch(
         weight: [N, K].
         bias: [N] or None.
         act: "none", "silu" or "relu", which PyTorch computes in a kernel of its own (H100: 2 us).
-        gated: False.
+        gated: False, and so is ``gate_first``.
         residual: [..., N] or None.
 
     Returns:

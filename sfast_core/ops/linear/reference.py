@@ -24,30 +24,34 @@ def linear(
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> torch.Tensor:
     """``act(h) + residual`` where ``h = x @ weight.T + bias``; gated, ``value * act(gate) + residual`` where ``value, gate = h.chunk(2, -1)``.
 
     Args:
         x: [..., K], float.
-        weight: [N, K] in x's dtype; gated, the rows of the value first, those of the gate behind them.
+        weight: [N, K] in x's dtype; gated, the rows of the value first, those of the gate behind them, or the other way round.
         bias: [N] in x's dtype, or None (zeros).
         act: "none", "gelu" (by erf), "gelu_tanh" (its tanh form), "quick_gelu" (``h * sigmoid(1.702 h)``), "silu" or "relu".
         gated: whether half of the result is the gate of the other: GEGLU with "gelu".
         residual: [..., N], gated [..., N / 2], in x's dtype, or None.
+        gate_first: gated, whether the gate's rows are the first. Else it is False.
 
     Returns:
         [..., N], gated [..., N / 2], in x's dtype, contiguous. An impl may leave the product unrounded until all is done.
 
     Raises:
-        ValueError: act is none of the above, or ``weight`` has an odd number of rows for a gate.
+        ValueError: act is none of the above, ``weight`` has an odd number of rows for a gate, or ``gate_first`` of no gate.
     """
     if act not in ACTS:
         raise ValueError(f"linear: act is {act!r}, must be one of {', '.join(ACTS)}")
     if gated and weight.shape[0] % 2:
-        raise ValueError(f"linear: weight has {weight.shape[0]} rows, must be an even number (value rows, then gate rows)")
+        raise ValueError(f"linear: weight has {weight.shape[0]} rows, must be an even number (value rows and gate rows)")
+    if gate_first and not gated:
+        raise ValueError("linear: gate_first is True, must be False where gated is")
     h = F.linear(x, weight, bias)
     if gated:
-        value, gate = h.chunk(2, -1)
+        value, gate = h.chunk(2, -1)[::-1] if gate_first else h.chunk(2, -1)
         h = value * ACTS[act](gate)
     else:
         h = ACTS[act](h)

@@ -40,6 +40,7 @@ def launch(
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> torch.Tensor:
     """As :func:`.reference.linear`."""
     rows = _rows(x)

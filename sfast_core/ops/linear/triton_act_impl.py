@@ -47,6 +47,7 @@ def launch(
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> torch.Tensor:
     """As :func:`.reference.linear`, the product rounded to x's dtype before the activation."""
     h = F.linear(x, weight, bias)

@@ -37,6 +37,7 @@ def launch(
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> torch.Tensor:
     """As :func:`.reference.linear`; the gate is computed in float32 from the rounded result of the linear layer."""
     hidden = F.linear(x, weight, bias).contiguous()
@@ -53,6 +54,7 @@ def launch(
             rows,
             inner,
             KIND=gate_kind(x.dtype, act),
+            GATE_FIRST=gate_first,
             BLOCK_ROWS=BLOCK_ROWS,
             BLOCK_COLS=BLOCK_COLS,
             num_warps=4,

@@ -82,6 +82,7 @@ def launch(
     act: str = "none",
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    gate_first: bool = False,
 ) -> torch.Tensor:
     """As :func:`.reference.linear`, with value and gate in float32 until the result is rounded, once."""
     inner = weight.shape[0] // 2
@@ -91,7 +92,7 @@ def launch(
         return out
     multiprocessors, shared_bytes = capacity(x.device)
     tile = choose(rows, inner, multiprocessors, shared_bytes)
-    return launch_tile(tile, multiprocessors, x, weight, bias, act, out)
+    return launch_tile(tile, multiprocessors, x, weight, bias, act, out, gate_first)
 
 
 def launch_tile(
@@ -102,6 +103,7 @@ def launch_tile(
     bias: torch.Tensor | None,
     act: str,
     out: torch.Tensor,
+    gate_first: bool = False,
 ) -> torch.Tensor:
     """Compute into ``out``, which is not empty, with this tile; returns it."""
     inner, depth = weight.shape[0] // 2, weight.shape[1]
@@ -121,6 +123,7 @@ def launch_tile(
             GROUP_ROWS,
             programs,
             KIND=gate_kind(x.dtype, act),
+            GATE_FIRST=gate_first,
             HAS_BIAS=bias is not None,
             BLOCK_M=tile.rows,
             BLOCK_H=tile.cols,

@@ -62,7 +62,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (unchanged.Unchanged, 'check', 'if tensor is not None and tensor._version != version:', 'if False:', 'unseen:a write to the input'),
     (unchanged.Unchanged, 'check', 'if tensor is not None and not bool(torch.isclose', 'if False and not bool(torch.isclose', 'effect:statistics: a BatchNorm that counts nothing'),
     (Externals, '__call__', 'self.fixed.add(id(tensor))', 'pass', 'steering:a slot of an object: another tensor, by a comprehension'),
-    (tracer, 'record', 'if random.moved():', 'if False:', 'effect:what gives another each time: a seed'),
+    (tracer, 'record', 'if random.moved():', 'if False:', 'unseen:random numbers that nothing uses'),
     (tracer, 'record', 'if random.foreign_moved():', 'if False:', 'unseen:random numbers'),
     (trace, '_traced', 'if reads.refused is not None:', 'if False:', 'effect:what gives another each time: a generator'),
     (

@@ -31,7 +31,7 @@ def repeated(net: Any, x: torch.Tensor) -> Any:
     """Runs the trace on ``x`` and does again what the call did, on what ``net`` holds."""
     found = net.found
     tensors = evaluate(found.graph, [x])
-    found.outputs.repeat(tensors)
+    found.outputs.repeat(tensors, [x])
     return found.outputs.build(tensors)
 
 

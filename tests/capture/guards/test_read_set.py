@@ -397,3 +397,9 @@ def test_what_is_known_of_one_models_code_hides_nothing_of_anothers() -> None:
         handle(x), handle(x)
         net.settings.scale = 3.0
         assert torch.equal(handle(x), net.linear(x) * (3.0 + number)), f"model {number}"
+
+
+def test_a_file_that_a_host_names_by_its_path_is_said_by_its_last_part() -> None:
+    """Such as a node pack's, whose module ComfyUI calls by the folder: a reason is shown to users."""
+    assert str(Origin(Origin(None, "/home/me/custom_nodes/Comfy-WaveSpeed.cache"), "buffers")) == "Comfy-WaveSpeed.cache.buffers"
+    assert str(Origin(Origin(None, "blocks"), 0)) == "blocks[0]"

@@ -181,6 +181,7 @@ def a_setting() -> None:
 
 UNSEEN: dict[str, Callable[[], None]] = {
     "random numbers": lambda: leaves_no_trace(lambda net, x: net.linear(x) * _UNREAD["drawn"]()),
+    "random numbers that nothing uses": lambda: leaves_no_trace(lambda net, x: (torch.rand(8), net.linear(x))[1]),
     "a write to the input": lambda: leaves_no_trace(lambda net, x: (_UNREAD["add"](x), net.linear(x))[1]),
     "a write to a large buffer": lambda: leaves_no_trace(
         lambda net, x: (net.linear(x) + net.table[:8], _UNREAD["add"](net.table))[0], table=torch.zeros(1 << 17)

@@ -27,6 +27,69 @@ class Unet(torch.nn.Module):
         return self.out(kept + self.context(context).mean(1)[:, :, None, None] + timesteps[:, None, None, None])
 
 
+#: Those in use.
+HYPERNETWORKS: list[Any] = []
+
+
+class Attention(torch.nn.Module):
+    """With A1111's way of asking for hypernetworks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_out = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of a sequence with itself."""
+        context = x
+        for network in HYPERNETWORKS:
+            context = network.layers[context.shape[2]][0](context)
+        q, k = self.to_q(x), self.to_k(context)
+        return self.to_out(torch.nn.functional.scaled_dot_product_attention(q, k, context))
+
+
+class Block(torch.nn.Module):
+    """A convolution and an attention, with Forge's patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm, self.attention = torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.GroupNorm(2, 8), Attention()
+
+    def forward(self, h: torch.Tensor, transformer_options: Any = None) -> torch.Tensor:
+        """[N, 8, H, W] likewise."""
+        options = transformer_options or {}
+        h = h + torch.nn.functional.silu(self.norm(self.convolution(h)))
+        tokens = h.flatten(2).transpose(1, 2)
+        replace = options.get("patches_replace", {}).get("attn1", {})
+        if options.get("block") in replace:
+            tokens = tokens + replace[options["block"]](tokens, tokens, tokens, dict(options))
+        else:
+            tokens = tokens + self.attention(tokens)
+        return tokens.transpose(1, 2).reshape(h.shape)
+
+
+class Net(Unet):
+    """As A1111's and Forge's: blocks in a list, between which others' functions may run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, transformer_options: Any = None, **kwargs: Any) -> torch.Tensor:
+        """The predicted noise."""
+        options = transformer_options if transformer_options is not None else {}
+        h = self.convolution(x) + self.context(context).mean(1)[:, :, None, None] + timesteps[:, None, None, None]
+        for index, block in enumerate(self.blocks):
+            options["block"] = ("input", index)
+            for modifier in options.get("block_modifiers", []):
+                h = modifier(h, "before", options)
+            h = block(h, options)
+            for patch in options.get("patches", {}).get("output_block_patch", []):
+                h, _ = patch(h, h, options)
+        if "group_norm_wrapper" in options:
+            h = options["group_norm_wrapper"](self.norm, h, options)
+        return self.out(h)
+
+
 class Half(torch.nn.Module):
     """A VAE's decoder or encoder, which notes down what it was given, as A1111's does."""
 
@@ -152,16 +215,20 @@ class Patcher:
         return wrapper(apply_model, {"input": x, "timestep": timestep, "c": c}) if wrapper else apply_model(x, timestep, **c)
 
 
+class SdModel(SimpleNamespace):
+    """What a webui calls its model: one of which weak references can be had."""
+
+
 def a1111_model(unet: torch.nn.Module) -> Any:
     """A ``sd_model`` with this UNet."""
     parts = {"first_stage_model": Vae().eval(), "cond_stage_model": TextEncoders().eval()}
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=unet), is_sd1=True, **parts)
+    return SdModel(model=SimpleNamespace(diffusion_model=unet), is_sd1=True, **parts)
 
 
 def forge_model(unet: torch.nn.Module) -> Any:
     """The same of Forge."""
     vae, clip = SimpleNamespace(first_stage_model=Vae().eval()), SimpleNamespace(cond_stage_model=TextEncoders().eval())
-    return SimpleNamespace(forge_objects=SimpleNamespace(unet=Patcher(unet), vae=vae, clip=clip), is_sdxl=True)
+    return SdModel(forge_objects=SimpleNamespace(unet=Patcher(unet), vae=vae, clip=clip), is_sdxl=True)
 
 
 @dataclass

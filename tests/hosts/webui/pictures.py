@@ -31,9 +31,9 @@ def differ(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
 
 
 def calls_of(webui: LiveWebui, of: str = "UNet") -> tuple[Counter[str], Counter[str]]:
-    """The calls of the models that have ``of`` in their name, by path and by reason."""
+    """The calls of the models that have ``of`` in their name, by path and by reason; those of a UNet's blocks aside, which are a part of its."""
     calls, reasons = Counter[str](), Counter[str]()
-    for module in (module for module in webui.get("/fast_compile/report")["modules"] if of in module["name"]):
+    for module in (module for module in webui.get("/fast_compile/report")["modules"] if of in module["name"] and not module["name"].endswith("its blocks")):
         calls.update(module["calls"])
         reasons.update(module["reasons"])
     return calls, reasons

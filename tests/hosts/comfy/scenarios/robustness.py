@@ -15,6 +15,7 @@ from scenario_tools import apply_model
 
 INTERRUPTED = comfy.model_management.InterruptProcessingException
 STATE = importlib.import_module(".sfast_core.hosts.comfy.state", PACK.__name__)
+LIVE = importlib.import_module(".sfast_core.hosts.live", PACK.__name__)
 
 
 def _stopped(call: Any) -> None:
@@ -101,7 +102,7 @@ def scenario_an_error_of_ours_runs_eager() -> None:
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
-    for owner, name in ((STATE, "live_steering"), (STATE.Engine, "call"), (STATE.Obstacles, "reason")):
+    for owner, name in ((LIVE, "live_steering"), (STATE.Engine, "call"), (STATE.Obstacles, "reason")):
         with patch.object(owner, name, broken):
             assert torch.equal(sample(fast), expected), name
             assert any("a bug" in reason for reason in report_of(model).reasons), name

@@ -12,13 +12,13 @@ from tests.ops.case import Case, Data
 Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def _make(shape: tuple[int, ...], inner: int, act: str = "gelu", bias: bool = True) -> Make:
+def _make(shape: tuple[int, ...], inner: int, act: str = "gelu", bias: bool = True, first: bool = False) -> Make:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         x = data.normal(*shape)
         # Gates with a spread of 3: both tails of GELU and its minimum are reached.
         weight = data.normal(2 * inner, shape[-1], std=3.0 / shape[-1] ** 0.5)
-        return (x, weight, data.normal(2 * inner) if bias else None, act, True), {}
+        return (x, weight, data.normal(2 * inner) if bias else None, act, True), {"gate_first": True} if first else {}
 
     return make
 
@@ -61,6 +61,8 @@ CASES = [
     *(Case(f"{act}", _make((2, 19, 72), 40, act)) for act in ("gelu", "gelu_tanh", "silu")),
     *(Case(f"{act}-no-bias", _make((37, 72), 40, act, bias=False)) for act in ("gelu", "gelu_tanh", "silu")),
     *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ("gelu", "gelu_tanh", "silu")),
+    *(Case(f"{act}-gate-first", _make((2, 19, 72), 40, act, bias, first=True)) for act, bias in (("gelu", True), ("silu", False), ("silu", True))),
+    Case("several-tiles-gate-first", _make((300, 200), 136, "silu", first=True)),
     Case("several-tiles", _make((300, 200), 136)),
     Case("few-columns", _make((130, 64), 8)),
     Case("one-row", _make((64,), 48)),
@@ -85,6 +87,7 @@ GPU_CASES = [
     *(Case(f"{m}x{n}x{k}", _make((m, k), n // 2)) for m, n, k in SHAPES),
     Case("4099x5136x648", _make((4099, 648), 2568)),
     Case("z-image-4320x20480x3840-silu", _make((1, 4320, 3840), 10240, "silu", bias=False)),
+    Case("flux-2-4608x36864x6144-silu-gate-first", _make((1, 4608, 6144), 18432, "silu", bias=False, first=True)),
     Case("4099x5136x648-gelu_tanh-no-bias", _make((4099, 648), 2568, "gelu_tanh", bias=False)),
     Case("past-2-31-elements", _make((2**16 + 1, 16), 2**15), slow=True),
 ]

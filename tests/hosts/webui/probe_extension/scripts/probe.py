@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from modules import script_callbacks, sd_samplers_common, shared
@@ -80,6 +81,44 @@ def unwrap() -> dict[str, Any]:
     return {}
 
 
+_put: list[Callable[[], Any]] = []
+
+
+def put(kind: str) -> dict[str, Any]:
+    """Work inside the UNet as other extensions do, until :func:`take`."""
+    block = _unet().middle_block
+    if kind == "hook":
+        _put.append(block.register_forward_hook(lambda module, args, result: result * 1.3).remove)
+        return {}
+    where = block[1].transformer_blocks[0].attn1 if kind == "attention" else _unet()
+    original, count = where.forward, [0]
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        count[0] += 1
+        return original(*args, **kwargs) * (1 + 0.1 * count[0])
+
+    def reading(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(x, *args, **kwargs) * (0.5 if float(x.abs().mean()) > 0 else 1.0)
+
+    where.forward = counting if kind == "attention" else reading
+    _put.append(lambda: vars(where).pop("forward"))
+    return {}
+
+
+def take() -> dict[str, Any]:
+    """Put all of it back."""
+    while _put:
+        _put.pop()()
+    return {}
+
+
+def channels() -> dict[str, Any]:
+    """Let Forge's FreeU take the tiny UNet's blocks for those that it changes: those of twice the model's channels."""
+    unet = _unet()
+    unet.register_to_config(model_channels=unet.model_channels // 2)
+    return {}
+
+
 def reload_ui() -> dict[str, Any]:
     """What the button "Reload UI" does."""
     shared.state.request_restart()
@@ -88,7 +127,7 @@ def reload_ui() -> dict[str, Any]:
 
 def add_routes(_: Any, app: Any) -> None:
     """The above as routes."""
-    for function in (look, parts, fail, wrap, unwrap, reload_ui):
+    for function in (look, parts, fail, wrap, unwrap, put, take, channels, reload_ui):
         app.add_api_route(f"/probe/{function.__name__}", function, methods=["POST"])
 
 

@@ -1,0 +1,95 @@
+"""In which function and which module a value was first looked at: what is another at each call is read by code that has to run live."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import torch
+
+from .given import is_ours
+
+#: A value's place: the id of the table or the container that it is in, and its name there, or None.
+Key = tuple[int, Any]
+CALLS_A_MODULE: CodeType = torch.nn.Module._call_impl.__code__
+
+
+class Reader(NamedTuple):
+    """Who looked at a value first.
+
+    Attributes:
+        function: the code of the function that the innermost module at work calls, and in which that was; None where its own forward did.
+        module: that module, held weakly; None where it is the one that is recorded.
+    """
+
+    function: CodeType | None
+    module: weakref.ref[torch.nn.Module] | None
+
+
+class Readers:
+    """Who looked first at what a recorded call reads besides modules' own attributes, which have a place of their own in the model.
+
+    Attributes:
+        frame: of the function that starts now, and what it reads is looked at.
+        of: the readers, by what they read.
+    """
+
+    def __init__(self) -> None:
+        self.frame: FrameType | None = None
+        self.of: dict[Key, Reader] = {}
+        self._module: torch.nn.Module | None = None
+        self._known: tuple[FrameType | None, Reader] = None, Reader(None, None)
+
+    def note(self, key: Key) -> None:
+        """Something is looked at, the first time it counts."""
+        if key not in self.of:
+            self.of[key] = self.now()
+
+    def now(self) -> Reader:
+        """Who is at work."""
+        if self._module is not None:
+            return Reader(None, weakref.ref(self._module))
+        if self._known[0] is not self.frame:
+            self._known = self.frame, _reader(self.frame)
+        return self._known[1]
+
+    @contextmanager
+    def within(self, module: torch.nn.Module) -> Iterator[None]:
+        """What is looked at now belongs to how this module is called."""
+        before, self._module = self._module, module
+        try:
+            yield
+        finally:
+            self._module = before
+
+    def done(self) -> None:
+        """The function has started."""
+        self.frame = None
+        self._known = None, self._known[1]
+
+
+def code_of(value: Any) -> CodeType | None:
+    """The code that a function has, or a method, or what a ``functools.partial`` calls."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    return getattr(getattr(value, "__func__", value), "__code__", None) if isinstance(value, (FunctionType, MethodType)) else None
+
+
+def reader_at(frame: FrameType | None) -> Reader:
+    """Who is at work where code of ours runs in this frame."""
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return _reader(frame)
+
+
+def _reader(frame: FrameType | None) -> Reader:
+    inside: list[CodeType] = []
+    while frame is not None and frame.f_code is not CALLS_A_MODULE and not is_ours(frame.f_code.co_filename):
+        inside.append(frame.f_code)
+        frame = frame.f_back
+    module = frame.f_locals.get("self") if frame is not None and frame.f_code is CALLS_A_MODULE else None
+    return Reader(inside[-2] if len(inside) > 1 else None, weakref.ref(module) if isinstance(module, torch.nn.Module) else None)

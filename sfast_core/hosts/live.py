@@ -1,0 +1,62 @@
+"""A model's calls in which functions of others may run live, on their way to its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..engine import Engine, Forward
+from .options import Steering, live_steering
+from .shield import of_host
+from .words import words_of
+
+
+class LiveCalls:
+    """Takes one model's calls apart, and keeps what is known of the options that its code may look for.
+
+    Args:
+        engine: the model's.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._words: set[str] | None = None
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        original: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        compute: Callable[[Forward, Steering], Any],
+        interrupted: tuple[type[BaseException], ...] = (),
+    ) -> Any:
+        """What ``compute`` returns, which is given the forward that is to be traced and this call.
+
+        Args:
+            module: the model.
+            original: its forward as it was.
+            args: the call's positional arguments.
+            kwargs: its keyword arguments.
+            compute: runs the call through the engine.
+            interrupted: how the host stops a call. It is said once: running eager in its place would not stop.
+        """
+        call = live_steering(args, kwargs, module, lambda name: self._mentions(module, name), original)
+        around = call.around
+        if around is not None and around.finish is not None:
+            around.finish = of_host(around.finish)
+        try:
+            return compute(of_host(call.completed(original), interrupted), call)
+        finally:
+            if around is not None:
+                if around.mentioned:
+                    self._words = (self._words or set()) | around.mentioned
+                around.close()
+
+    def _mentions(self, module: torch.nn.Module, name: str) -> bool:
+        """Whether the model's code may look for an option of this name."""
+        if self._words is None:
+            self._words = words_of(module)
+        return name in self._words or self._engine.mentions(name)

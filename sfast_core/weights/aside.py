@@ -1,0 +1,30 @@
+"""Works on weights in the middle of a call that others watch, without their seeing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """For its length torch's functions are this thread's own: no mode, no transform of ``torch.func``, no tracer takes part in them.
+
+    A weight that changes its strides would be lifted into the transform, put on a fake device, or become a step of the trace.
+    """
+    tracing = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        with (
+            _disable_current_modes(),
+            torch._C.DisableTorchFunction(),
+            torch._C._DisableFuncTorch(),
+            forward_ad._set_fwd_grad_enabled(False),
+        ):
+            yield
+    finally:
+        torch._C._set_tracing_state(tracing)

@@ -1,0 +1,82 @@
+"""No silent loss: calls that never come to our forward are counted, with who keeps them from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import comfy.patcher_extension
+import comfy.samplers
+import torch
+from driver import assert_close, assert_fused, calls, fast_compile, load, report_of, sample
+
+DIFFUSION_MODEL = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
+
+
+def _wrapped(model: Any, wrapper: Any) -> Any:
+    model = model.clone()
+    model.add_wrapper_with_key(DIFFUSION_MODEL, "cache", wrapper)
+    return model
+
+
+def _walk(executor: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Runs the model's blocks itself."""
+    model = executor.class_obj
+    return type(model)._forward(model, x, *args, **kwargs)
+
+
+def scenario_a_node_that_walks_the_blocks_itself() -> None:
+    model = load("sd15")
+    plain = sample(model)
+    fast = fast_compile.apply(model)
+    assert_close(sample(_wrapped(fast, _walk)), plain)
+    reasons = report_of(model).reasons
+    assert len(reasons) == 1 and "not by its forward" in next(iter(reasons)), reasons
+    before = calls(model)
+    assert_close(sample(fast), plain)
+    sample(fast)
+    assert_fused(model, before)
+
+
+def scenario_a_cache_that_answers_at_some_steps() -> None:
+    model = load("sd15")
+    kept: list[torch.Tensor] = []
+
+    def cache(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(kept) % 2 == 0:
+            kept.append(executor(*args, **kwargs))
+            return kept[-1]
+        kept.append(kept[-1])
+        return kept[-1]
+
+    expected = sample(_wrapped(model, cache), steps=4)
+    kept.clear()
+    fast = _wrapped(fast_compile.apply(model), cache)
+    assert_close(sample(fast, steps=4), expected)
+    report = report_of(model)
+    assert report.answered.total() == 2 and report.calls.total() == 2 and not report.calls["eager"], report.text()
+
+
+def scenario_options_that_were_copied_before_the_node() -> None:
+    """A guidance that calls the model with the options that its node had kept."""
+    model, twin = load("sd15"), load("sd15")
+
+    def guided(model: Any, kept: dict[str, Any]) -> Any:
+        def more(args: dict[str, Any]) -> torch.Tensor:
+            (again,) = comfy.samplers.calc_cond_batch(args["model"], [args["cond"]], args["input"], args["sigma"], kept)
+            return args["denoised"] + 0.3 * (args["cond_denoised"] * 0.9 - again)
+
+        model = model.clone()
+        model.set_model_sampler_post_cfg_function(more)
+        return model
+
+    expected = sample(guided(twin, twin.model_options))
+    fast = guided(fast_compile.apply(model), model.model_options)
+    for _ in range(2):
+        before = calls(model)
+        assert_close(sample(fast), expected)
+        since = calls(model) - before
+        assert since["eager"] == 2 and since["fused"] + since["traced"] == 2, dict(since)
+    assert all("came past the node" in reason for reason in report_of(model).reasons)
+    before = calls(model)
+    sample(guided(model, model.model_options))
+    assert calls(model) == before, "a sampling without the node is nobody's business"
