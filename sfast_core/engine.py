@@ -297,7 +297,7 @@ class Engine:
         try:
             result, trace, variant.guard = self._tracer.record(module, signature, on.device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
-            failure, passing = str(error), isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
+            failure, passing = str(error), error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
             result = self.run_eager(failure, self._tracer.live.finishing(module, around, eager))

@@ -21,7 +21,7 @@ from .cutting import callbacks_of, cut_up
 from .numerics import Numerics
 from .ops import all_ops
 from .report import SignatureReport
-from .rewrite import Call, Rewritten, Selection, has_impl, rewrite, select_impls
+from .rewrite import Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
@@ -62,15 +62,15 @@ def lower(
     graphs = [graph, *callbacks_of(trace.live)]
     ops, numerics = all_ops().values(), Numerics.now()
     target = replace(probed(device), numerics=numerics)
-    refused: dict[str, dict[str, str]] = {}
-    available = has_impl(ops, target, config.disabled_impls, refused)
+    disabled, refused = known_patterns(config.disabled_impls, ops), dict[str, dict[str, str]]()
+    available = has_impl(ops, target, disabled, refused)
     may_pack = store.may_pack if config.adopt_weights else None
     rewritten = [rewrite(each, may_pack, config.disabled_passes, available) for each in graphs]
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
         choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
-    selections = [select_impls(each, ops, target, config.disabled_impls, choose) for each in graphs]
+    selections = [select_impls(each, ops, target, disabled, choose) for each in graphs]
     _note(report, rewritten, selections, refused)
     weights, constants = ([node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant"))
     body = cut_up(graph, trace.live, [*weights, *constants])

@@ -104,6 +104,7 @@ class SegmentedProgram(GraphedProgram):
         try:
             results = self._run(inputs, around, capture, config, ahead)
         except AnotherStructure as error:
+            around.another = True
             raise Unfinished(f"{error}: finished by the original forward", another=True) from None
         except (WeightsChanged, WeightsElsewhere) as error:
             if around.ran == []:  # nobody's code has run yet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -382,6 +383,69 @@ def test_only_the_layer_that_was_changed_runs_live(host: Host) -> None:
     host.check(dict, 6)
     (signature,) = host.engine.report.signatures
     assert [name.split(" ")[1] for name in signature.live] == ["blocks.1.up"] and host.calls[path(host)] >= 3
+
+
+def test_layers_whose_forwards_one_node_has_replaced_run_live_together(host: Host) -> None:
+    """As a guidance does that shuffles the tokens of many blocks: what one of them does the others do, and each would cost a call."""
+
+    def shuffling(layer: torch.nn.Module) -> Any:
+        own = layer.forward
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return own(x[:, torch.randperm(x.shape[1])])
+
+        return forward
+
+    for block in host.net.blocks:
+        block.up.forward = shuffling(block.up)
+    host.check(dict, 6)
+    assert len(host.engine.report.signatures[-1].live) == 3 and host.calls == {"eager": 1, "traced": 1, path(host): 4}, host.engine.report.text()
+
+
+class Bank:
+    """What a node keeps for its blocks."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+
+def test_options_with_objects_that_only_a_replaced_forward_reads(host: Host) -> None:
+    """As a reference ControlNet's blocks do: they write to its banks in one call, and read these in the next."""
+
+    def banking(block: Any) -> Any:
+        def forward(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+            for bank in options.get("bank" + "s", []):
+                bank.kept.append(x.mean())
+                x = x + sum(bank.kept[-3:])
+            return type(block).forward(block, x, options)
+
+        return forward
+
+    for block in host.net.blocks:
+        block.forward = banking(block)
+    host.check(lambda: {"banks": [Bank()]}, 6)
+    assert host.calls == {"eager": 1, "traced": 1, path(host): 4}, host.engine.report.text()
+    assert len(host.engine.report.signatures[-1].live) == 3
+
+
+def test_what_one_left_in_the_options_is_there_where_the_original_forward_finishes(host: Host) -> None:
+    """As attention couple does: one function notes in the options how it has repeated the batch, and another reads that there."""
+
+    def make() -> dict[str, Any]:
+        steps = itertools.count()
+
+        def before(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+            options["times"] = 1 + next(steps) % 2
+            options.setdefault("seen", []).append("before")
+            return x.repeat(options["times"], 1, 1)
+
+        def after(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+            assert options["seen"] == ["before"]
+            return x.chunk(options["times"])[0] * options["times"]
+
+        return {"before": [before], "after": [after]}
+
+    host.check(make, 6)
 
 
 class Looking(torch.nn.Module):

@@ -25,8 +25,12 @@ def changed(tensors: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     if not STATE.enable:
         return original(tensors, *args, **kwargs)
     h, skip = tensors
-    h *= STATE.factor if STATE.step < 100 else 1.0
+    h *= _factor()
     return original([h, skip * 0.5], *args, **kwargs)
+
+
+def _factor() -> float:
+    return float(STATE.factor if STATE.step < 100 else 1.0)
 
 
 def counting(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,6 +54,11 @@ class Joins:
 OPS = Joins()
 
 
+def _within(function: Any, *args: Any) -> Any:
+    """As A1111 puts its own functions around a forward."""
+    return function(*args)
+
+
 class Net(nn.Module):
     """Blocks whose results are joined by a function from elsewhere."""
 
@@ -59,6 +68,9 @@ class Net(nn.Module):
         self.up = nn.ModuleList(nn.Linear(16, 8) for _ in range(3))
 
     def forward(self, x: torch.Tensor, options: Any = None) -> torch.Tensor:
+        return _within(Net._forward, self, x)
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
         skips = []
         for block in self.down:
             x = nn.functional.silu(block(x))

@@ -13,9 +13,11 @@ class CaptureError(Exception):
 
     Attributes:
         guard: tells when the reason holds no more, where a recorded call has failed; else None.
+        passing: the next call may fare better.
     """
 
     guard: Guard | None = None
+    passing: bool = False
 
 
 class OnlyThisCall(CaptureError):

@@ -89,6 +89,8 @@ class Tracer:
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
+            if recorded.around is not None and recorded.around.inside:
+                error.passing = self._may_cut() and self.live.add(module, recorded.around.inside, str(error), error.guard)
             raise
         self.words |= reads.words
         if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
@@ -137,16 +139,19 @@ class Tracer:
         if home is not None:
             return self.live.add_function(root, *home, reason, steady)
         module = None if reader.module is None else reader.module()
-        return module is not None and self.live.add(root, (module,), reason, steady, alone=True)
+        return module is not None and self.live.add(root, (module,), reason, steady)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
-        self._attempts += 1
-        if self._attempts > _ATTEMPTS:
+        if not self._may_cut():
             return False
         return self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard) or any(
             [self._cut_reader(root, reader, trace.reason, guard, guard) for reader in trace.readers]
         )
+
+    def _may_cut(self) -> bool:
+        self._attempts += 1
+        return self._attempts <= _ATTEMPTS
 
 
 def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:

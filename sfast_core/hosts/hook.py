@@ -50,7 +50,7 @@ class Hook:
 
         Where somebody has put another over ours meanwhile, that stays, and ours hands on what it is called with.
         """
-        module, method, before = self._module(), self._method(), self._before
+        module, method, before = self._module(), self._method(), _alive(self._before)
         self._before = self._new = None
         if module is None or method is None:
             return
@@ -68,9 +68,8 @@ class _Method:
 
     def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: str) -> None:
         self._module = module
-        there = module.__dict__.get(attribute)
-        dead = isinstance(there, _Method) and there.call is None  # somebody has put an earlier one back: what that replaced
-        self._original = there._original if dead else getattr(module, attribute)
+        self.replaced = _alive(module.__dict__.get(attribute))
+        self._original = getattr(module, attribute) if self.replaced is module.__dict__.get(attribute) else self.replaced or _of_class(module, attribute)
         self.call: Call | None = call
         self.foreign = _foreign(module, attribute, others)
 
@@ -86,6 +85,17 @@ class _Method:
     def __reduce__(self) -> Any:
         """And so has one from a pickle, which is read where this package isn't installed, too."""
         return operator.getitem, ([self._original], 0)
+
+
+def _alive(there: Any) -> Any:
+    """What stands in a module's dict, or what that replaced where it is one of ours whose hook is gone: put back by others, or by another thread's."""
+    while isinstance(there, _Method) and there.call is None:
+        there = there.replaced
+    return there
+
+
+def _of_class(module: torch.nn.Module, attribute: str) -> Any:
+    return getattr(type(module), attribute).__get__(module, type(module))
 
 
 def _foreign(module: torch.nn.Module, attribute: str, others: str) -> str | None:

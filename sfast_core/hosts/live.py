@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..engine import Engine, Forward
-from .options import Steering, live_steering
+from .options import PROMPTS, Steering, live_steering
 from .shield import of_host
 from .words import words_of
 
@@ -23,6 +23,7 @@ class LiveCalls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._words: set[str] | None = None
+        self._apart: frozenset[str] = frozenset()  # options by which calls are kept apart, once functions of others returned something built otherwise
 
     def __call__(
         self,
@@ -43,7 +44,7 @@ class LiveCalls:
             compute: runs the call through the engine.
             interrupted: how the host stops a call. It is said once: running eager in its place would not stop.
         """
-        call = live_steering(args, kwargs, module, lambda name: self._mentions(module, name), original)
+        call = live_steering(args, kwargs, module, lambda name: self._mentions(module, name), original, self._apart)
         around = call.around
         if around is not None and around.finish is not None:
             around.finish = of_host(around.finish)
@@ -53,6 +54,8 @@ class LiveCalls:
             if around is not None:
                 if around.mentioned:
                     self._words = (self._words or set()) | around.mentioned
+                if around.another:
+                    self._apart = PROMPTS
                 around.close()
 
     def _mentions(self, module: torch.nn.Module, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ _TRAVELLING = frozenset(
 )
 
 
+PROMPTS = frozenset({"cond_or_uncond"})  #: which prompts a call is for
 _TABLES = ("patches", "patches_replace")  #: of other nodes' functions
 _DEEPEST = 8  # containers within each other
 
@@ -61,6 +62,7 @@ def live_steering(
     module: torch.nn.Module,
     mentions: Callable[[str], bool],
     original: Callable[..., Any],
+    apart: Collection[str] = (),
 ) -> Steering:
     """Take a call's arguments apart: functions of others run live in it.
 
@@ -70,6 +72,7 @@ def live_steering(
         module: that is called.
         mentions: whether its code may look for an option of this name. What it doesn't look for travels along.
         original: the forward, which finishes a call that can't be finished otherwise.
+        apart: options by which calls are kept apart though only functions of others look at them: what these return depends on them.
     """
     place = options_place(args, kwargs)
     if place is None:
@@ -83,6 +86,8 @@ def live_steering(
             tables.append(key)
             if value or key not in _TABLES:
                 steers[key] = repr(outline(value))
+        elif key in apart:
+            steers[key] = repr(value)
         elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
             if _holds_functions(value):  # Forge's block modifiers
                 tables.append(key)

@@ -128,6 +128,13 @@ def replace_reshaped(old: Node, new: Node, before: Node) -> None:
     replace(old, new if shape(new) == shape(old) else insert(before, torch.reshape, new, shape(old)))
 
 
+def reshaped(before: Node, x: Node, size: tuple[int, ...]) -> Node:
+    """``x`` in this shape, or what has it and is seen as ``x``."""
+    if shape(x) == size:
+        return x
+    return x.args[0] if calls(x, torch.reshape) and shape(x.args[0]) == size else insert(before, torch.reshape, x, size)  # type: ignore[arg-type, return-value]
+
+
 def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
     """Let ``node`` be a call of ``function`` with the meta value ``val``. Half the time of a new node in its place."""
     node.target = function

@@ -17,6 +17,8 @@ from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
 from .copies import drop_copies
 from .fold_into_quantise import fold_into_quantise
+from .frames_as_images import frames_as_images
+from .frames_in_rows import frames_in_rows
 from .fuse_ada_layer_norm import fuse_ada_layer_norm
 from .fuse_ada_rms_norm import fuse_ada_rms_norm
 from .fuse_attention import fuse_attention
@@ -97,14 +99,16 @@ PASSES = (
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
-    Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope"),
+    Pass(frames_in_rows, after="drop_units recover_rms_norm recover_scaled_linear fuse_norm_rope"),
+    Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope frames_in_rows"),
+    Pass(frames_as_images, after="recover_silu simplify_shapes"),
     Pass(fuse_conv_shortcut, after="canonicalise"),
-    Pass(convolution_as_linear, after="share_common fuse_conv_shortcut"),
+    Pass(convolution_as_linear, after="share_common frames_as_images fuse_conv_shortcut"),
     Pass(fuse_linear, after="recover_silu recover_scaled_linear tokens_in_rows convolution_as_linear"),
-    Pass(fuse_group_norm_act, after="recover_silu simplify_shapes"),
+    Pass(fuse_group_norm_act, after="recover_silu simplify_shapes frames_as_images"),
     Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
     Pass(fuse_upsample_conv, after="canonicalise"),
-    Pass(fuse_conv_act, after="fuse_linear fuse_group_norm_act fuse_upsample_conv"),
+    Pass(fuse_conv_act, after="fuse_linear fuse_group_norm_act fuse_upsample_conv frames_as_images"),
     Pass(fuse_add_layer_norm, after="rejoin_slices fuse_linear"),
     Pass(fuse_ada_layer_norm, after="fuse_add_layer_norm"),
     Pass(carry_bias, after="fuse_add_layer_norm"),

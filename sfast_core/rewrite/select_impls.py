@@ -65,6 +65,26 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
     return selection
 
 
+#: What other ops do by now, as settings may have it.
+_FORMER = {"linear_act.triton": "linear.triton_act", "linear_act": "linear", "linear_geglu": "linear", "linear_add": "linear"}
+
+
+def known_patterns(disabled: Iterable[str], ops: Iterable[Op]) -> tuple[str, ...]:
+    """The patterns of impls that the user turned off, by the names that ops have now.
+
+    Raises:
+        ValueError: one fits no impl.
+    """
+    names = [f"{op.name}.{impl.name}" for op in ops for impl in op.impls]
+    patterns = []
+    for pattern in disabled:
+        op, dot, impl = pattern.partition(".")
+        patterns.append(_FORMER.get(pattern) or f"{_FORMER.get(op, op)}{dot}{impl}")
+        if not any(fnmatch(name, patterns[-1]) for name in names):
+            raise ValueError(f"disabled_impls: got {pattern!r}, which fits no kernel; known are {', '.join(sorted(names))}")
+    return tuple(patterns)
+
+
 def has_impl(ops: Iterable[Op], target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]) -> Callable[..., bool]:
     """Tells the passes which calls a kernel can compute.
 

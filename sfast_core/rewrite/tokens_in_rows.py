@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
-from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -70,7 +70,7 @@ def _in_rows(node: Node, splits: dict[tuple[int, ...], int]) -> bool:
         x: Any = node.args[0]
         if shape(x)[:-1] != lead or (calls(node, *_NORMS) and len(tuple(node.args[1])) != 1):  # type: ignore[arg-type]
             return False
-        given = [_seen(node, x, (*rows, shape(x)[-1])), *node.args[1:]]
+        given = [reshaped(node, x, (*rows, shape(x)[-1])), *node.args[1:]]
     else:
         return False
     val = value(node)
@@ -87,12 +87,7 @@ def _operand(node: Node, arg: Any, kept: int, rows: tuple[int, int]) -> Any:
     if len(own) <= 1 and own in ((), (1,), tokens[-1:]):
         return arg
     if own == tokens:
-        return _seen(node, arg, (*rows, own[-1]))
+        return reshaped(node, arg, (*rows, own[-1]))
     if _kept(own, tokens) is None or own[:kept] not in (tokens[:kept], (1,) * kept):
         return None
-    return _seen(node, arg, (math.prod(own[:kept]), 1, own[-1]))
-
-
-def _seen(before: Node, x: Node, size: tuple[int, ...]) -> Node:
-    """``x`` in this shape, or what has it and is seen as ``x``."""
-    return x.args[0] if calls(x, torch.reshape) and shape(x.args[0]) == size else insert(before, torch.reshape, x, size)  # type: ignore[arg-type, return-value]
+    return reshaped(node, arg, (math.prod(own[:kept]), 1, own[-1]))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.hosts.options import Steering, live_steering
+from sfast_core.hosts.options import PROMPTS, Steering, live_steering
 
 X = torch.zeros(2, 3)
 
@@ -39,6 +39,18 @@ def test_what_only_travels_along_may_be_anything() -> None:
     loop.append(loop)
     call = steering((X,), {"transformer_options": {**patches, "callbacks": loop}})
     assert call.kwargs == {"transformer_options": {}} and set(call.travelling()) == {"patches", "sigmas", "callbacks"}
+
+
+def test_calls_for_other_prompts_are_kept_apart_where_functions_go_by_them() -> None:
+    """An attention couple repeats the batch for one prompt and not for the other: each has a trace of its own then. The functions get the option itself."""
+
+    def call(prompts: list[int], apart: frozenset[str]) -> Any:
+        options = {"patches": {"attn2_patch": [lambda q, k, v, options: (q, k, v)]}, "cond_or_uncond": prompts}
+        return live_steering((X,), {"transformer_options": options}, torch.nn.Linear(1, 1), lambda name: False, lambda *args: None, apart)
+
+    together, one, other = call([0], frozenset()), call([0], PROMPTS), call([1], PROMPTS)
+    assert together.kwargs == call([1], frozenset()).kwargs and one.kwargs != other.kwargs == call([1], PROMPTS).kwargs
+    assert {type(each.travelling()["cond_or_uncond"]).__name__ for each in (together, one)} == {"Unread"}
 
 
 def test_functions_in_a_container_are_others() -> None:

@@ -97,6 +97,15 @@ def test_a_hook_that_others_keep_and_put_back_at_each_call_is_one_hook() -> None
     assert getattr(kept._original, "__func__", None) is nn.Linear.forward  # type: ignore[attr-defined]
 
 
+def test_calls_of_two_threads_leave_nothing_behind() -> None:
+    """The first to come is the first to leave, so that what the second one puts back is the first one's."""
+    model = Denoiser()
+    first, second = Reach(model), Reach(model)
+    first.arrived()
+    second.arrived()
+    assert "forward" not in vars(model.blocks[0][0])
+
+
 @pytest.mark.parametrize("where", ["comfy.ldm.flux.model", "comfy_extras.nodes_easycache"])
 def test_a_wrapper_of_the_hosts_own_goes_by_its_key(where: str) -> None:
     def cache(executor: Any, *args: Any) -> Any:

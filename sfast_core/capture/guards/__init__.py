@@ -9,7 +9,7 @@ from .guard import Guard
 from .hooks import hooked_below
 from .kinds import is_object
 from .read_set import ReadSet
-from .readers import CALLS_A_MODULE, Reader, reader_at
+from .readers import CALLS_A_MODULE, Reader, code_of, reader_at
 
 __all__ = [
     "CALLS_A_MODULE",
@@ -22,6 +22,7 @@ __all__ = [
     "ReadSet",
     "Reader",
     "Unwatched",
+    "code_of",
     "effects_of",
     "hooked_below",
     "known_codes",

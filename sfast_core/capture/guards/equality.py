@@ -14,6 +14,7 @@ from .notes import COMPUTED, MISSING, content_of
 from .read_set import ReadSet
 
 _DEEPEST = 12
+_OF_EACH_CLASS = ("__dict__", "__weakref__", "_abc_impl")
 
 
 class Equality:
@@ -71,6 +72,24 @@ class Equality:
         except Exception:  # it can't be compared
             return False
         return False
+
+    def same_class(self, now: type, then: type) -> bool:
+        """Whether ``now`` is ``then``, or one that the same code has made anew: of the same name and bases, with the same in it."""
+        if (type(now), now.__module__, now.__qualname__, now.__bases__) != (type(then), then.__module__, then.__qualname__, then.__bases__):
+            return False
+        mine, theirs = vars(now), vars(then)
+        return mine.keys() == theirs.keys() and all(
+            self.same(mine[name], value) or self._same_method(mine[name], value, now, then) for name, value in theirs.items() if name not in _OF_EACH_CLASS
+        )
+
+    def _same_method(self, mine: Any, theirs: Any, now: type, then: type) -> bool:
+        """Likewise of one that calls ``super()``: it closes over its class."""
+        if type(mine) is not FunctionType or type(theirs) is not FunctionType or mine.__code__ is not theirs.__code__ or mine.__globals__ is not theirs.__globals__:
+            return False
+        contents = zip(map(content_of, mine.__closure__ or ()), map(content_of, theirs.__closure__ or ()), strict=True)
+        return self.same((mine.__defaults__, mine.__kwdefaults__), (theirs.__defaults__, theirs.__kwdefaults__)) and all(
+            (a is now and b is then) or self.same(a, b) for a, b in contents
+        )
 
     def same_marks(self, now: Any, marks: dict[str, Any], depth: int = 0) -> bool:
         """Whether a tensor has what was read of one in whose place it is."""

@@ -198,8 +198,9 @@ class Guard:
     def _changed_types(self) -> str | None:
         types = list(map(type, self._objects))
         if not all(map(operator.is_, types, self._types)):
-            index = next(itertools.compress(itertools.count(), map(operator.is_not, types, self._types)))
-            return f"the class of {self._type_origins[index]} changed"
+            for index in itertools.compress(itertools.count(), map(operator.is_not, types, self._types)):
+                if not self._equality.same_class(types[index], self._types[index]):
+                    return f"the class of {self._type_origins[index]} changed"
         for seen in self._weak:
             value = seen.get()
             if value is not None and type(value) is not seen.cls:

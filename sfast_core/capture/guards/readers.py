@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ class Reader(NamedTuple):
     """Who looked at a value first.
 
     Attributes:
-        function: the code of the function that the innermost module at work calls, and in which that was; None where its own forward did.
+        function: the code of the outermost function of tensors that the innermost module at work calls, and in which that was; None where there is none.
         module: that module, held weakly; None where it is the one that is recorded.
     """
 
@@ -87,9 +88,17 @@ def reader_at(frame: FrameType | None) -> Reader:
 
 
 def _reader(frame: FrameType | None) -> Reader:
-    inside: list[CodeType] = []
+    function = inner = None  # what is called by the one that ``frame`` is, on the way out
     while frame is not None and frame.f_code is not CALLS_A_MODULE and not is_ours(frame.f_code.co_filename):
-        inside.append(frame.f_code)
+        function, inner = inner or function, frame.f_code if _takes_tensors(frame) else None
         frame = frame.f_back
     module = frame.f_locals.get("self") if frame is not None and frame.f_code is CALLS_A_MODULE else None
-    return Reader(inside[-2] if len(inside) > 1 else None, weakref.ref(module) if isinstance(module, torch.nn.Module) else None)
+    return Reader(function, weakref.ref(module) if isinstance(module, torch.nn.Module) else None)
+
+
+def _takes_tensors(frame: FrameType) -> bool:
+    """Whether a function is given tensors, and no module: what it returns is computed of them, and it is no method of a model's."""
+    code, found = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)]
+    given = [item for name in names for value in (found.get(name),) for item in (value if isinstance(value, (list, tuple)) else (value,))]
+    return any(isinstance(item, torch.Tensor) for item in given) and not any(isinstance(item, torch.nn.Module) for item in given)

@@ -148,13 +148,13 @@ class LiveCall:
         handed = self._handed(given, around) if self.inputs else copies(self.forms, given)
         called = [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
         args, kwargs = self.arguments.fill(Filling(handed, around, called))
-        versions = [copy._version for copy in handed]
+        versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
         boxes = {number: contents(box) for number, box in around.boxes.items()} if isinstance(self.where, InModule) else {}
         result = around.run(self.where.find(around), args, kwargs)
         if any(other_contents(contents(around.boxes[number]), then) for number, then in boxes.items()):
             raise AnotherStructure(f"{self.where.name} changes what it is handed")  # it runs once more, in the original forward
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
-        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes)
+        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, before)
         count = len(self.out_forms) - len(self.written)
         found: list[Any] = [None] * count
         if not match(self.pattern, result, self.used, found):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..guards import CALLS_A_MODULE, Guard
+from ..guards import CALLS_A_MODULE, Guard, code_of
 from ..leaf import run_as_they_are
 from .functions import InTable, found_as_live
 from .surroundings import Surroundings
@@ -71,17 +71,22 @@ def modules_at_work() -> list[torch.nn.Module]:
     return found
 
 
-def _is_own(module: torch.nn.Module) -> bool:
-    """Whether what a module does is its class's, and that a model's own: no layer of PyTorch's, or made of one, and no forward put into its place."""
+def _kind_of(module: torch.nn.Module) -> Any:
+    """What a module does that others do too: the code that was put into the place of its forward, or its class, where that is a model's own.
+
+    None where it is a layer of PyTorch's, or made of one: what one of these does says nothing of the others.
+    """
+    if "forward" in module.__dict__:
+        return code_of(module.__dict__["forward"])
     layers = (base for base in type(module).__mro__ if base.__module__.startswith("torch.nn.modules") and base is not torch.nn.Module)
-    return "forward" not in module.__dict__ and next(layers, None) is None
+    return type(module) if next(layers, None) is None else None
 
 
 class LiveModules:
     """Which modules of one model run live, by path, and why, and which functions that its code calls. It holds none of the modules.
 
     A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's own: what one expert does
-    all do.
+    all do. Likewise those in which the same code was put into the place of the forward.
     """
 
     def __init__(self) -> None:
@@ -129,15 +134,15 @@ class LiveModules:
             modules: of which one explains the reason, the innermost first.
             reason: in words.
             guard: tells when it may be gone.
-            alone: it is that module's own, not its class's.
+            alone: it is that module's own, and no other's.
         """
         paths = {id(module): path for path, module in root.named_modules() if path}
         cut = next((module for module in modules if id(module) in paths), None)
         if cut is None or self._inside(paths[id(cut)]):
             return False
-        kin = not alone and _is_own(cut)
+        kind = None if alone else _kind_of(cut)
         for path, module in root.named_modules():
-            if path and (module is cut or (kin and type(module) is type(cut))) and not self._inside(path):
+            if path and (module is cut or (kind is not None and _kind_of(module) is kind)) and not self._inside(path):
                 self._cut[path] = reason
         self._watch(root, guard)
         return True

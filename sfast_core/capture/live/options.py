@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from .modules import modules_at_work
+from .structure import is_constant
 from .surroundings import Attribute, Path, Surroundings
 
+_DEEPEST = 8
 _SPECIAL = "call bool int float index len iter next getitem setitem contains add radd sub rsub mul rmul truediv rtruediv neg lt le gt ge".split()
 
 
@@ -23,7 +26,11 @@ class Unread:
         self.around = around
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        self.around.mentioned.add(str(self.path[0]))
+        inside = modules_at_work()
+        if inside and inside[0] is not self.around.module and _has_objects(self.around.at(self.path)):
+            self.around.inside = inside  # no signature could have it: who reads it may run live
+        else:
+            self.around.mentioned.add(str(self.path[0]))
         raise CaptureError(f"the model reads {self.path[-1]!r} from its options, which is another at every step")
 
     def __getattr__(self, name: str) -> Any:
@@ -40,6 +47,17 @@ class Unread:
 
     def __deepcopy__(self, memo: Any) -> Unread:
         return self
+
+
+def _has_objects(value: Any, depth: int = 0) -> bool:
+    """Whether there is something else than tensors and plain values in lists, tuples and dicts."""
+    if depth > _DEEPEST:
+        return True
+    if type(value) in (list, tuple):
+        return any(_has_objects(item, depth + 1) for item in value)
+    if type(value) is dict:
+        return any(_has_objects(item, depth + 1) for item in value.values())
+    return not (isinstance(value, torch.Tensor) or is_constant(value))
 
 
 for _name in _SPECIAL:

@@ -97,7 +97,7 @@ class LiveRecording(Bookkeeping):
             real_args, real_kwargs = template.fill(Filling(handed, around, callbacks))
             versions = [] if building.real else [tensor._version for tensor in handed]
             function = call or where.find(around)
-            state = None if building.real else state_of(function)
+            state, content = None if building.real else state_of(function), around.contents((real_args, real_kwargs))
             boxes = {number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)}
             self._in_live += 1
             try:
@@ -110,7 +110,8 @@ class LiveRecording(Bookkeeping):
                     self.random.renew()
             self._take_over(where, building, boxes)
             changed = [] if building.real else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
-            around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], sum(tensor.nbytes for tensor in tensors_in(result)))
+            size = sum(tensor.nbytes for tensor in tensors_in(result))
+            around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], size, content)
             if building.real:
                 return self._as_model_s(result, around)
             written = [index for index, _ in changed]

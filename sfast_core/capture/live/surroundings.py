@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import torch
 
 from ..autocast import autocast_state
 from ..stand_ins import autocast_switched
+from .contents import Content, Left, contents_of
 
 if TYPE_CHECKING:
     from .options import Traced
@@ -30,11 +31,12 @@ class Attribute:
 
 @dataclass
 class Ran:
-    """One live call that is over: what it returned, and what it left in tensors that it was handed, by their place."""
+    """One live call that is over: what it returned, and what it left in tensors, and in containers, that it was handed, by their place."""
 
     where: Hashable
     result: Any
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
 
 
 class Surroundings:
@@ -53,8 +55,10 @@ class Surroundings:
         raised: what the last one raised that raised anything.
         traced: the options as a recorded forward gets them.
         settle: to be called when live code is over: it may have run the module, which lays weights out otherwise.
+        another: whether live code has returned something built otherwise than in the recorded call.
         unread: options that the forward isn't expected to look for, by name.
         mentioned: those of them that the code of the recorded call mentions all the same.
+        inside: the modules, the innermost first, inside which one of them was looked at that no signature can have.
         finish: runs the original forward from the start; its live calls go by :meth:`again`.
     """
 
@@ -70,8 +74,10 @@ class Surroundings:
         self.traced: Traced | None = None
         self.finish: Callable[[], Any] | None = None
         self.settle: Callable[[], None] | None = None
+        self.another = False
         self.unread: frozenset[str] = frozenset()
         self.mentioned: set[str] = set()
+        self.inside: list[torch.nn.Module] = []
         self._kept = 0
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
@@ -88,6 +94,7 @@ class Surroundings:
         """The call is over: let go of what leads back here."""
         self.finish = self.settle = self.traced = None
         self.boxes.clear()
+        self.inside.clear()
 
     def at(self, path: Path) -> Any:
         """What is there now.
@@ -151,7 +158,11 @@ class Surroundings:
         finally:
             self.seconds += time.perf_counter() - start
 
-    def note_ran(self, where: Hashable, args: Any, result: Any, changed: list[torch.Tensor], size: int) -> None:
+    def contents(self, args: Any) -> list[Content]:
+        """What is in the containers of a live call's arguments, but for the call's own options, which are there for the original forward, too."""
+        return list(contents_of(args, self))
+
+    def note_ran(self, where: Hashable, args: Any, result: Any, changed: list[torch.Tensor], size: int, before: Sequence[Content] = ()) -> None:
         """A live call is over.
 
         Args:
@@ -160,6 +171,7 @@ class Surroundings:
             result: what it returned.
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
+            before: the containers among its arguments, as they were.
         """
         if self.ran is None:
             return
@@ -168,7 +180,7 @@ class Surroundings:
             self.ran = None
             return
         places = {id(tensor): place for place, tensor in enumerate(tensors_in(args))} if changed else {}
-        self.ran.append(Ran(where, result, [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places]))
+        self.ran.append(Ran(where, result, [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places], [*map(Content.left, before)]))
 
     def again(self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A live call of the original forward that finishes this call: what has run already isn't run again."""
@@ -177,6 +189,8 @@ class Surroundings:
             given = tensors_in((args, kwargs))
             for place, written in ran.written:
                 given[place].copy_(written)
+            for left in ran.left:
+                left.leave((args, kwargs))
             return ran.result
         self.ran = None
         return function(*args, **kwargs)

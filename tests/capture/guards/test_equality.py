@@ -29,7 +29,7 @@ def changed(then: Any, now: Any, use: Callable[[Any], Any]) -> str | None:
 
     net = Forward(forward)
     net.value = then
-    _, found, guard = guarded(net, X)
+    _, found, guard = guarded(net, X.clone())  # some use X themselves
     assert isinstance(found, Trace), found.reason
     assert guard.changed(net) is None
     net.value = now

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.capture.live import Form, Surroundings, Traced, again, copies, outline
+from sfast_core.capture.live import Form, Surroundings, Traced, Unread, again, copies, outline
 from sfast_core.capture.live.structure import Structure, match, pattern_of
 from sfast_core.capture.live.template import Constant, DictBox, Filling, ListBox, OptionAt, TensorAt
 
@@ -82,3 +84,27 @@ def test_an_outline_has_where_functions_are() -> None:
     tables = [{"a": [lambda: 1, (int, lambda: 2)]}, {"a": [lambda: 3, (int, lambda: 4)]}, {"a": [lambda: 3, (str, lambda: 4)]}, {"a": [lambda: 1]}]
     one, same, other, fewer = map(outline, tables)
     assert one == same and one != other and one != fewer
+
+
+class _Reading(torch.nn.Module):
+    """Looks at an option, itself or in a module below it."""
+
+    def __init__(self, below: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.below = below
+
+    def forward(self, option: Any) -> int:
+        return len(option) if self.below is None else self.below(option)
+
+
+def test_who_looked_at_an_unread_option_that_no_signature_can_have() -> None:
+    """A module below the one that is called may run live; else the option is to be part of the signature, which says why it can't."""
+    for below, value in ((_Reading(), [object()]), (None, [object()]), (_Reading(), [1.0])):
+        root = _Reading(below)
+        around = Surroundings({"bank": value}, root)
+        with pytest.raises(CaptureError, match="the model reads 'bank' from its options"):
+            root(Unread(("bank",), around))
+        if below is not None and value != [1.0]:
+            assert around.inside[0] is below and not around.mentioned
+        else:
+            assert not around.inside and around.mentioned == {"bank"}

@@ -120,17 +120,18 @@ def test_options_that_forges_unet_never_looks_up(forge: Webuis) -> None:
     assert forge.picture() == {"traced": 1, "fused": 5}
 
 
-def _replaced(net: Net, make: Callable[[nn.Module, Any], Any]) -> Callable[[], None]:
-    module = net.blocks[1].attention
-    module.forward = make(module, module.forward)  # type: ignore[assignment, operator]
-    return lambda: vars(module).pop("forward")
+def _replaced(net: Net, make: Callable[[nn.Module, Any], Any], blocks: tuple[int, ...] = (1,)) -> Callable[[], None]:
+    modules: list[Any] = [net.blocks[index].attention for index in blocks]
+    for module in modules:
+        module.forward = make(module, module.forward)
+    return lambda: [vars(module).pop("forward") for module in modules]  # type: ignore[return-value]
 
 
 def _hook(net: Net) -> Callable[[], None]:
     return net.blocks[1].register_forward_hook(lambda module, args, result: result * 1.3).remove
 
 
-def _by_regions(net: Net) -> Callable[[], None]:
+def _by_regions(net: Net, blocks: tuple[int, ...] = (1,)) -> Callable[[], None]:
     """As Regional Prompter: an object of the extension's counts the calls."""
     own = SimpleNamespace(count=0)
 
@@ -142,7 +143,7 @@ def _by_regions(net: Net) -> Callable[[], None]:
 
         return forward
 
-    return _replaced(net, make)
+    return _replaced(net, make, blocks)
 
 
 def _kept_maps(net: Net) -> Callable[[], None]:
@@ -194,6 +195,51 @@ def _convolutions(net: Net) -> Callable[[], None]:
     return lambda: [vars(layer).pop("_conv_forward") for layer in layers]  # type: ignore[return-value]
 
 
+def _merging(net: Net) -> Callable[[], None]:
+    """As tomesd: a class made anew for each block at each picture, which asks what a hook on the UNet has noted, and looks at a generator."""
+    info: dict[str, Any] = {"size": None, "generator": None}
+    hook = net.register_forward_pre_hook(lambda module, args: info.update(size=args[0].shape[2:]))
+
+    def merging(block_class: Any) -> Any:
+        class Merging(block_class):  # type: ignore[misc]
+            _parent = block_class
+
+            def forward(self, h: torch.Tensor, transformer_options: Any = None) -> torch.Tensor:
+                if self is net.blocks[0]:  # the others have too few tokens
+                    if self._info["generator"] is None:
+                        self._info["generator"] = torch.Generator().set_state(torch.get_rng_state())
+                    elif self._info["generator"].device != h.device:
+                        raise ValueError
+                result: torch.Tensor = super().forward(h * (1 + 0.001 * self._info["size"][0]), transformer_options)
+                return result
+
+        return Merging
+
+    for block in net.blocks:
+        block.__class__ = merging(type(block))
+        block._info = info
+
+    def undo() -> None:
+        hook.remove()
+        for block in net.blocks:
+            block.__class__ = block._parent  # type: ignore[assignment]
+
+    return undo
+
+
+def test_token_merging_of_a_class_made_anew_for_each_picture(a1111: Webuis) -> None:
+    """The same class in all but identity is no reason to trace again, once it is known which of the blocks run live."""
+    assert a1111.picture() == {"traced": 1, "fused": 5}
+    for settled in (False, False, True):
+        for steps in (16, 6):
+            undo = [_merging(net) for net in a1111.nets]
+            assert a1111.picture(steps) == {"fused": steps} or not settled
+            for each in undo:
+                each()
+        a1111.picture(16)
+        assert a1111.picture() == {"fused": 6}
+
+
 @pytest.mark.parametrize("put", [_hook, _by_regions, _kept_maps, _tiles, _convolutions])
 def test_replaced_forwards_below_the_unet(a1111: Webuis, put: Callable[[Net], Callable[[], None]]) -> None:
     """The module that they are on runs live, the rest is fused; off again it is all fused as before, and on again."""
@@ -206,6 +252,13 @@ def test_replaced_forwards_below_the_unet(a1111: Webuis, put: Callable[[Net], Ca
             each()
         a1111.picture(16)
         assert a1111.picture() == {"fused": 6}
+
+
+def test_the_same_code_in_many_places(a1111: Webuis) -> None:
+    """Found in one, it runs live in all: SDXL has 70 attentions."""
+    for net in a1111.nets:
+        _by_regions(net, (0, 1, 2))
+    assert a1111.picture(8) == {"eager": 2, "traced": 1, "fused": 5}
 
 
 def test_a_hypernetwork(a1111: Webuis) -> None:

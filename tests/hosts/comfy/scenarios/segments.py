@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import comfy.samplers
 import torch
 from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, node, report_of, sample
 from scenario_tools import fake_graphs
@@ -290,3 +291,31 @@ def scenario_segments_that_are_captured() -> None:
     assert found["replayed"] >= 11 and not found["eager"], found
     (signature,) = [signature for signature in report_of(model).signatures if signature.live]
     assert signature.captures == 1 and signature.segments > 2 and signature.graph_bytes > 0
+
+
+def scenario_an_attention_couple_that_repeats_the_batch_for_one_of_the_prompts() -> None:
+    """It notes in the options how, for the function behind the attention; and each prompt's call keeps its trace though both look alike."""
+
+    def change(model: Any) -> None:
+        def couple(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            options["couple"] = 2 if options["cond_or_uncond"] == [0] else 1
+            return tuple(each.repeat(options["couple"], 1, 1) for each in (q, k * 1.1, v))
+
+        def joined(out: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+            return sum(part * (1 + 0.1 * index) for index, part in enumerate(out.chunk(options["couple"])))  # type: ignore[return-value]
+
+        model.set_model_attn2_patch(couple)
+        model.set_model_attn2_output_patch(joined)
+
+    together = comfy.samplers.can_concat_cond
+    comfy.samplers.can_concat_cond = lambda one, other: one is other  # each prompt gets a call of its own, as where memory is short
+    try:
+        model = _alike(_patched(change), traces=None)
+        fast = _patched(change)(fast_compile.apply(model))
+        sample(fast, steps=_STEPS)
+        before = calls(model)
+        sample(fast, steps=_STEPS)
+        since = calls(model) - before
+        assert since["fused"] == 2 * _STEPS and not since["eager"], dict(since)
+    finally:
+        comfy.samplers.can_concat_cond = together

@@ -95,7 +95,7 @@ def put(kind: str) -> dict[str, Any]:
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         count[0] += 1
-        return original(*args, **kwargs) * (1 + 0.1 * count[0])
+        return original(*args, **kwargs) * (1 + 2.0 * count[0])
 
     def reading(x: Any, *args: Any, **kwargs: Any) -> Any:
         return original(x, *args, **kwargs) * (0.5 if float(x.abs().mean()) > 0 else 1.0)
