@@ -47,8 +47,9 @@ class InPlace(Arrays):
 
     def _record_out(self, func: Any, name: str, call: tuple[Any, Any], target: torch.Tensor) -> None:
         """A function that puts its result into a tensor: as without, and then the tensor is that."""
-        if target not in self._nodes or self._is_foreign(target):
+        if target not in self._nodes:
             raise CaptureError(f"{name} writes to an input or a weight by out=")
+        self._allow(target, name)
         if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             raise CaptureError(f"{name} writes to out= under autocast")
         try:
@@ -91,7 +92,9 @@ class InPlace(Arrays):
 
     def _before(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call comes that may write to inputs: the program is proved with what is in them now."""
-        if is_in_place(name) or kwargs.get("inplace") is True:
+        if kwargs.get("out") is not None:
+            targets = (kwargs["out"],)
+        elif is_in_place(name) or kwargs.get("inplace") is True:
             targets = args[:1]
         elif mutates(func):
             targets = tuple(args[where] if isinstance(where, int) else kwargs[where] for where in changed_arguments(func, len(args), kwargs) or ())

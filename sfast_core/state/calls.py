@@ -66,7 +66,7 @@ class StatefulCalls:
     def _refuse_growing(self, opening: Opening) -> None:
         """A cache that grows with each call has another shape in each, which none has that comes after it. An empty one is as any other."""
         caches = opening.caches
-        names = self._growing.get(caches, ())
+        names = sorted(self._growing.get(caches, ()))
         for each in opening.objects if names else ():
             if type(each) in caches and (grown := next((name for name in names if size_of(vars(each).get(name))), None)):
                 raise CaptureError(f"the {grown} of a {type(each).__name__} grow with each call")

@@ -65,8 +65,14 @@ def by_an_operator(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return net.lin(x)
 
 
+def by_out(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """As the blocks of ComfyUI's language models add up in their first input."""
+    torch.add(x, net.lin(y), out=x)
+    return net.lin(x)
+
+
 WRITES: dict[str, Function] = {
-    "an assignment": padded, "twice": twice, "a view of a view": through_a_view, "two inputs": both, "what is returned": itself, "an operator's": by_an_operator,
+    "an assignment": padded, "twice": twice, "a view of a view": through_a_view, "two inputs": both, "what is returned": itself, "an operator's": by_an_operator, "by out=": by_out,
 }  # fmt: skip
 
 

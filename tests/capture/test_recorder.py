@@ -244,7 +244,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "random numbers": (lambda net, x: x + torch.rand(8), "it draws random numbers"),
     "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),
     "an own generator": (lambda net, x: x + torch.rand(8, generator=torch.Generator()), "was given a Generator"),
-    "out= an input": (lambda net, x: torch.add(net.lin(x), 1, out=x), "add writes to an input or a weight by out="),
+    "out= a buffer": (lambda net, x: torch.add(net.lin(x), 1, out=net.table), "add writes to an input or a weight by out="),
     "several out=": (lambda net, x: torch.max(x, 1, out=(torch.empty(4), torch.empty(4, dtype=torch.long)))[0], "max writes to several tensors by out="),
     "a write to an array": (lambda net, x: x + torch.from_numpy(np.ones(8, np.float32)).add_(1), "writes to an input or a weight"),
     "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),

@@ -13,7 +13,7 @@ from ...capture import recording
 from ...config import CompileConfig
 from ...engine import Forward
 from ...state import StatefulCalls
-from ..options import Steering
+from ..options import Steering, options_place
 from ..parts import Kind, PartCalls
 from .state import HookedState, engine_of
 
@@ -68,7 +68,8 @@ class PartState(HookedState):
     def _call_with_state(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A video's frames, which are kept in lists from call to call, are part of what goes in and comes out."""
         call = super()._call
-        if not any(type(value) in (list, dict) for value in (*args, *kwargs.values())):
+        containers = any(type(value) in (list, dict) for value in (*args, *kwargs.values()))
+        if not containers or options_place(args, kwargs) is not None:  # a ControlNet's options are looked at by themselves
             return call(model, original, foreign, args, kwargs)
         run = lambda forward, opened, named: call(model, forward, foreign, opened, named)  # noqa: E731
         return self._stateful.through(self.engine, original, args, kwargs, run)
