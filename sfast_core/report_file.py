@@ -44,7 +44,7 @@ def _module(data: Any, where: str) -> ModuleReport:
         SignatureReport(**_kept(SignatureReport, found, f"{where}.signatures[{place}]"))
         for place, found in enumerate(kept.pop("signatures", []))
     ]
-    kept |= {name: Counter(kept[name]) for name in ("calls", "reasons") if name in kept}
+    kept |= {name: Counter(kept[name]) for name in ("calls", "reasons", "answered") if name in kept}
     return ModuleReport(**kept, signatures=signatures)
 
 

@@ -69,8 +69,8 @@ def refuses(handle: CompiledModule, words: str, *args: Any, **kwargs: Any) -> No
     ids=["batch 0", "no tensor", "a function", "a set", "meta"],
 )
 def test_inputs_that_cannot_be_compiled(words: str, args: Any, kwargs: Any) -> None:
-    x = torch.randn(2, 4)
-    handle = compiled(Forward(lambda net, y=x, *_, **__: y * 2 if y.is_meta else net.lin(y), lin=nn.Linear(4, 4)))
+    x, default = torch.randn(2, 4), torch.randn(2, 4)
+    handle = compiled(Forward(lambda net, y=default, *_, **__: y * 2 if y.is_meta else net.lin(y), lin=nn.Linear(4, 4)))
     if words.startswith("the inputs"):
         assert handle(*args).is_meta and words in next(iter(handle.engine.report.reasons))
     else:

@@ -200,6 +200,10 @@ def record(
             raise
     found: Trace | Untraceable
     reads.finish()
+    for kept in recorder.kept_by_live:
+        if (own := kept.put_into(result)) is not result:  # one and the same at each call, and ours would be another
+            result = own
+            recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
     recorder.decisions.finish()
     if random.moved():
         found, guard = Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)

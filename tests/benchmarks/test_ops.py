@@ -41,7 +41,7 @@ def test_every_parameter_can_be_given_by_position() -> None:
     arguments = ops.positional(all_ops()["conv2d_act"], *case.make(torch.float32, torch.device("cpu")))
     assert arguments[3:7] == (1, 1, 1, 1) and arguments[7].shape == (2, 24, 9, 7) and arguments[8:] == ("silu", None)
     (case,) = [case for case in linear.CASES if case.id == "no-bias"]
-    assert len(ops.positional(all_ops()["linear"], *case.make(torch.float32, torch.device("cpu")))) == 6
+    assert len(ops.positional(all_ops()["linear"], *case.make(torch.float32, torch.device("cpu")))) == 7
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -30,6 +32,31 @@ from .template import Filling, Template
 
 _FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_last_placeholder")
 _ROOM = 2**30  # bytes of what live code is handed that are kept for the proof
+
+
+def holders(value: Any) -> int:
+    """How many hold an object: to be compared with what a new one has."""
+    return sys.getrefcount(value)
+
+
+class Kept(NamedTuple):
+    """A list or a dict that live code returned and that somebody holds: as the model has it, itself, and by whom."""
+
+    models: Any
+    own: Any
+    by: str
+
+    def put_into(self, result: Any) -> Any:
+        """A call's result with the list itself in it, where the model has returned it; the very ``result`` where not."""
+        if result is self.models:
+            return self.own
+        if type(result) in (list, tuple):
+            items = [self.put_into(item) for item in result]
+            return result if all(map(operator.is_, items, result)) else type(result)(items)
+        if type(result) is dict:
+            table = {key: self.put_into(item) for key, item in result.items()}
+            return result if all(map(operator.is_, table.values(), result.values())) else table
+        return result
 
 
 @dataclass(frozen=True)
@@ -66,6 +93,7 @@ class LiveRecording(Bookkeeping):
         self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
         self._frames: list[tuple[Recalled, dict[str, Any]]] = []
         self._in_live = 0
+        self.kept_by_live: list[Kept] = []
         self._room = _ROOM
 
     def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -101,7 +129,8 @@ class LiveRecording(Bookkeeping):
             boxes = {number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)}
             self._in_live += 1
             try:
-                result = function(*real_args, **real_kwargs)
+                result, alone = function(*real_args, **real_kwargs), list[Any]()
+                kept = type(result) in (list, dict) and holders(result) > holders(alone)
                 drew = self.random is None or self.random.moved() or self.random.foreign_moved()
                 repeatable = state is not None and not drew and state_of(function) == state
             finally:
@@ -120,6 +149,8 @@ class LiveRecording(Bookkeeping):
                     building.tensors[index].copy_(handed[index])
             structure = Structure(result, around)
             returned = self._for_model(result, structure, handed, building)
+            if kept:
+                self.kept_by_live.append(Kept(returned[0], result, where.name))
             if self.failure is None:
                 try:
                     self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)

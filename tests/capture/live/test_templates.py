@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from sfast_core.capture import CaptureError
 from sfast_core.capture.live import Form, Surroundings, Traced, Unread, again, copies, outline
+from sfast_core.capture.live.recording import Kept
 from sfast_core.capture.live.structure import Structure, match, pattern_of
 from sfast_core.capture.live.template import Constant, DictBox, Filling, ListBox, OptionAt, TensorAt
 
@@ -108,3 +110,13 @@ def test_who_looked_at_an_unread_option_that_no_signature_can_have() -> None:
             assert around.inside[0] is below and not around.mentioned
         else:
             assert not around.inside and around.mentioned == {"bank"}
+
+
+@pytest.mark.parametrize("around", [lambda box: box, lambda box: (1, box), lambda box: {"k": [box, 2]}], ids=["itself", "in a tuple", "in a dict's list"])
+def test_a_list_that_live_code_keeps_is_itself_in_the_result(around: Any) -> None:
+    models, own = [1.0], [1.0]
+    kept = Kept(models, own, "theirs")
+    leaves = tree_leaves(kept.put_into(around(models)), is_leaf=lambda value: value is own)
+    assert any(leaf is own for leaf in leaves)
+    other = around([1.0])
+    assert kept.put_into(other) is other
