@@ -78,6 +78,12 @@ def is_of_random_state(path: str) -> bool:
     return path in _RANDOM
 
 
+def may_ask(frame: FrameType | None) -> bool:
+    """Whether whoever runs in a frame may ask for that state: this package, and PyTorch for its own use, as checkpoints do."""
+    path = "" if frame is None else frame.f_code.co_filename
+    return path.startswith(_OURS) or (path.startswith(_TORCH) and not is_of_random_state(path))
+
+
 def is_functional(path: str) -> bool:
     """Whether a file is PyTorch's of functions of tensors: what these read is in their file, and nothing of their arguments steers but tensors."""
     return path == _FUNCTIONAL

@@ -20,7 +20,7 @@ import torch
 from .all_names import names_of, own_of
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything
 from .code_cache import CodeCache
-from .given import IMPORTING, is_functional, is_given, is_importing, is_of_random_state, is_ours, is_read, is_standard, itself
+from .given import IMPORTING, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
 from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Place, Seen, Table, item_of
@@ -78,7 +78,7 @@ class ReadSet(SeenValues):
             return
         try:
             if is_of_random_state(code.co_filename):
-                if frame.f_back is None or not is_ours(frame.f_back.f_code.co_filename):
+                if not may_ask(frame.f_back):
                     self.refuse(f"{code.co_name} asks for, or sets, the state of random numbers")
                 return
             known = self._plans.get(id(code))

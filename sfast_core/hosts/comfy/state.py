@@ -29,6 +29,7 @@ from .obstacles import Obstacles, why_left_alone
 from .reach import Reach
 
 log = logging.getLogger("fast_compile")
+_UNHOOKED = "nothing could be put in the place of its forward"
 _PAST = "the call came past the node, by options that were copied before it"
 
 
@@ -205,11 +206,16 @@ class ModelState(HookedState):
             reach = self._reach[thread] = Reach(model)
             try:
                 with self.installed(model):
+                    hooked = self._installed is not None
                     result = call()
             except BaseException:
                 reach.leave()
                 raise
-            reach.end(self.engine, model, options)
+            if hooked:
+                reach.end(self.engine, model, options)
+            else:
+                reach.leave()
+                self.engine.reporter.ran_eager(_UNHOOKED)
             return result
         finally:
             if outer is None:

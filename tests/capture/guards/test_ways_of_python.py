@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from sfast_core.capture import Trace, Untraceable
 from tests.models import Forward
@@ -178,3 +179,12 @@ def test_who_asks_for_the_state_of_random_numbers_leaves_no_trace(forward: Any) 
     _, found, _ = guarded(Forward(forward), X)
     assert isinstance(found, Untraceable) and "the state of random numbers" in found.reason
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_keeps_it_for_a_gradient_that_nobody_wants(reentrant: bool) -> None:
+    net = Forward(lambda net, x: checkpoint(net.lin, x, use_reentrant=reentrant), lin=nn.Linear(8, 8)).requires_grad_(False)
+    with torch.no_grad():
+        net(X)  # the first one of a process imports what marks it
+        _, found, _ = guarded(net, X)
+    assert isinstance(found, Trace), found.reason
