@@ -146,10 +146,15 @@ class ReadSet(SeenValues):
             package = str(names.get("__package__") or "").split(".")
             name = ".".join([*package[: len(package) - level + 1], *([name] if name else [])])
         name = name if itself_ or level else name.partition(".")[0]
-        if name in sys.modules:
-            self._see(self._place(sys.modules, name, sys.modules[name], Origin(None, "sys.modules")), chain, Origin(None, name))
-        else:  # it is imported in this call
+        if not self._see_file(name, chain):  # it is imported in this call
             self._late.append((name, chain))
+
+    def _see_file(self, name: str, chain: Chain) -> bool:
+        """What is read of the file that is imported by this name; whether there is one by now."""
+        if name not in sys.modules:
+            return False
+        self._see(self._place(sys.modules, name, sys.modules[name], Origin(None, "sys.modules")), chain, Origin(None, name))
+        return True
 
     def _variable(self, value: Any, chain: Chain, name: str) -> None:
         """A variable of a frame. Containers come from somewhere that is looked at, or were made in this call."""
@@ -188,8 +193,7 @@ class ReadSet(SeenValues):
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
         for file, chain in self._late:
-            if file in sys.modules:
-                self._see(self._place(sys.modules, file, sys.modules[file], Origin(None, "sys.modules")), chain, Origin(None, file))
+            self._see_file(file, chain)
         drop_gone(self)
         for seen in self.seen.values():
             if seen.made:  # and kept, in a cache say: from now on it is what it is

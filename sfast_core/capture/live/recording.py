@@ -34,11 +34,6 @@ _FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_
 _ROOM = 2**30  # bytes of what live code is handed that are kept for the proof
 
 
-def holders(value: Any) -> int:
-    """How many hold an object: to be compared with what a new one has."""
-    return sys.getrefcount(value)
-
-
 class Kept(NamedTuple):
     """A list or a dict that live code returned and that somebody holds: as the model has it, itself, and by whom."""
 
@@ -130,7 +125,7 @@ class LiveRecording(Bookkeeping):
             self._in_live += 1
             try:
                 result, alone = function(*real_args, **real_kwargs), list[Any]()
-                kept = type(result) in (list, dict) and holders(result) > holders(alone)
+                kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
                 drew = self.random is None or self.random.moved() or self.random.foreign_moved()
                 repeatable = state is not None and not drew and state_of(function) == state
             finally:
