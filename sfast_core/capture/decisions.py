@@ -15,7 +15,7 @@ from torch.fx.node import map_aggregate
 
 from .autocast import autocast_off
 from .leaf import Leaf
-from .nodes import is_live
+from .nodes import function_of, is_live
 
 _READING = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
 _MOST = 64  # operations: a call waits for them
@@ -66,8 +66,7 @@ class Decisions:
         if leading is None:
             return False
         for node in leading:
-            target: Any = _Method(node.target) if node.op == "call_method" else node.target
-            self._steps.append(_Step(target, self._placed(node.args), self._placed(node.kwargs)))
+            self._steps.append(_Step(function_of(node), self._placed(node.args), self._placed(node.kwargs)))
             self._places[node] = self._count + len(self._steps) - 1
         self._steps.append(_Step(function, self._placed(args), self._placed(kwargs), result))
         return True
@@ -108,16 +107,6 @@ class Decisions:
 
     def _placed(self, value: Any) -> Any:
         return map_aggregate(value, lambda leaf: _At(self._places[leaf]) if isinstance(leaf, Node) else leaf)
-
-
-class _Method:
-    """Calls a method by its name."""
-
-    def __init__(self, name: Any) -> None:
-        self._name = str(name)
-
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(x, self._name)(*args, **kwargs)
 
 
 def _filled(value: Any, values: list[Any]) -> Any:

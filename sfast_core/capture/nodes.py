@@ -29,6 +29,19 @@ def _given(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> 
     return node
 
 
+def function_of(node: Node) -> Callable[..., Any]:
+    """What computes a node of its arguments: its function, or what calls its method on the first of them."""
+    return node.target if callable(node.target) else _Method(str(node.target))
+
+
+class _Method:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, self._name)(*args, **kwargs)
+
+
 def take_apart(graph: Graph) -> None:
     """Let a graph go that nobody needs any more, and its nodes.
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
+from ..capture.nodes import function_of
+
 
 class Instruction(NamedTuple):
     """One call. ``args`` with None where a value goes."""
@@ -101,7 +103,7 @@ def _filled(arg: Any, values: Sequence[Any]) -> Any:
 
 
 def _instruction(node: Node, place: dict[Node, int], last_use: dict[Node, Node]) -> Instruction:
-    function = node.target if callable(node.target) else _Method(str(node.target))
+    function = function_of(node)
     dead = tuple(place[used] for used in node.all_input_nodes if last_use[used] is node)
     if node not in last_use:
         dead += (place[node],)  # nobody wants the result
@@ -119,13 +121,3 @@ def _holds_nodes(value: Any) -> bool:
     found: list[Node] = []
     torch.fx.node.map_arg(value, found.append)
     return bool(found)
-
-
-class _Method:
-    """Calls a method of its first argument."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(x, self._name)(*args, **kwargs)
