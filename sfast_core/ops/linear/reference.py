@@ -71,4 +71,4 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
 
 def _is_matrix(x: torch.Tensor) -> bool:
     """Whether the rows of x [..., K] can be counted through without a copy, as far as PyTorch asks."""
-    return x.is_contiguous() or all(x.stride(dim) == x.stride(dim + 1) * x.shape[dim + 1] for dim in range(x.dim() - 2))
+    return all(x.stride(dim) == x.stride(dim + 1) * x.shape[dim + 1] for dim in range(x.dim() - 2))
