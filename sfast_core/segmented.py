@@ -53,7 +53,7 @@ class SegmentedProgram(GraphedProgram):
         """
         around, self._first = self._first, Surroundings()  # of that call alone
         inputs, expected = self._outputs.recorded(inputs, result)
-        weights = self._store.tensors(self.program.weights, self._device)
+        weights: list[torch.Tensor] = self._store.resolve(self.program.weights, self._device, self.program.arrivals)  # type: ignore[assignment]
         self._kinds = list(map(kind_of_weight, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         comparison = _Comparison([*weights, *self.program.constants])
@@ -76,6 +76,10 @@ class SegmentedProgram(GraphedProgram):
     def _body(self) -> Body:
         assert self.program.body is not None
         return self.program.body
+
+    def _resident(self) -> list[torch.Tensor]:
+        """As ``_weights``: in a program that is cut, none is brought."""
+        return self._weights()  # type: ignore[return-value]
 
     @property
     def captured(self) -> bool:
@@ -129,7 +133,7 @@ class SegmentedProgram(GraphedProgram):
             results = deliver(self._segments.run(inputs, around, ahead))
             calls["replayed"] += 1
         else:
-            weights = self._weights()
+            weights = self._resident()
             with torch.no_grad(), autocast_off():
                 results = deliver(interpret(self._body, inputs, [*weights, *self.program.constants], around))
             calls["fused"] += 1
@@ -156,7 +160,7 @@ class SegmentedProgram(GraphedProgram):
         assert graphs is not None
         self._reporter.announce("capturing")
         program, start = self.program, time.perf_counter()
-        weights = self._weights()
+        weights = self._resident()
         bound = self._store.bind(program.weights, weights)
         segments = CapturedSegments(self._body, [*weights, *program.constants], graphs)
 

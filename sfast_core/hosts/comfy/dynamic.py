@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from ...weights import PLAIN, Bound, Layouts, Weight, WeightsElsewhere
+from ...weights import PLAIN, Arrival, Arriving, Bound, Layouts, Weight, WeightsElsewhere
 from .page import Page
 
 
@@ -34,7 +34,7 @@ class DynamicStore:
         self._page = Page()
         self._layouts: Layouts = {PLAIN: self._page}
 
-    def may_pack(self, weight: Weight) -> bool:
+    def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
         """Whether it is as it lies: the addresses are the host's."""
         return weight.layout in self._layouts
 
@@ -90,7 +90,15 @@ class DynamicStore:
                 raise WeightsElsewhere(f"the weight {weight} is on {tensor and tensor.device}, not on {device}")
         return tensors  # type: ignore[return-value]
 
-    def bind(self, weights: Sequence[Weight], tensors: list[torch.Tensor]) -> Bound:
+    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
+        """As :meth:`tensors`: either all of the model is resident or nothing of it may be read."""
+        return [*self.tensors(weights, device)]
+
+    def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
+        """Nothing is brought."""
+        return lambda: True
+
+    def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """Remember where the tensors lie, and what they were made from. It is to be asked inside :meth:`pinned` only."""
         return _Resident(tensors, weights, self._layouts)
 
@@ -127,7 +135,7 @@ class _Resident(Bound):
     So whether they may be read and whether they are the module's is one question.
     """
 
-    def __init__(self, tensors: list[torch.Tensor], weights: Sequence[Weight], layouts: Layouts) -> None:
+    def __init__(self, tensors: Sequence[Any], weights: Sequence[Weight], layouts: Layouts) -> None:
         refs = [ref for weight in weights for ref in weight.refs]
         self._own = [ref.module().__dict__ for ref in refs if ref.path]  # not the root's, which leads to the compiled state: a cycle
         self._below = len(self._own) == len(refs)
