@@ -15,6 +15,7 @@ from .runtime.any_store import Store
 from .runtime.graphs import DeviceGraphs
 from .runtime.instructions import Function
 from .runtime.program import Program
+from .runtime.streaming.copier import copier_for
 from .runtime.streaming.streamed import Given, Streamed
 from .weights import Arriving, WeightsElsewhere
 
@@ -128,7 +129,7 @@ class Streams:
             function = self._program.run
             if not isinstance(function, Function):
                 raise WeightsElsewhere("a part of the model isn't on its device, and code of others runs inside of it")
-            self._streamed = Streamed(function, len(inputs), len(self._program.weights), self._device, self._graphs)
+            self._streamed = Streamed(function, len(inputs), len(self._program.weights), self._device, self._graphs, copier_for)
         return self._streamed
 
     def _note(self, weights: Sequence[Given]) -> None:

@@ -148,8 +148,9 @@ class WeightStore:
         brought: dict[int, Arriving] = {}
         for index, weight in enumerate(weights):
             functions = [self._offload.functions(ref) for ref in weight.refs]
-            if any(functions) or any(self._offload.away(ref, ref.tensor(), device) for ref in weight.refs):
-                for ref in weight.refs:
+            away = [ref for ref in weight.refs if self._offload.away(ref, ref.tensor(), device)]
+            if away or any(functions):
+                for ref in away:
                     self._offload.pin(ref, ref.tensor())
                 arrival = arrivals[index] if arrivals else Arrival("code of others runs inside the model")
                 brought[index] = Arriving.of(weight, self._layouts[weight.layout], functions, arrival, device)

@@ -140,12 +140,12 @@ def _visits(uses: Sequence[Use], ring_bytes: int) -> list[_Visit]:
     needed = [0]
     for _, size in firsts:
         needed.append(needed[-1] + size)
-    places = [first for first, _ in firsts]
+    places, all_fit = [first for first, _ in firsts], needed[-1] <= ring_bytes
     visits: list[_Visit] = []
     for use in uses:
         first, last = use.reads[0]
         for begin, end in use.reads[1:]:
-            if _between(places, needed, last, begin) * _SPLIT > ring_bytes and begin > last + 1:
+            if not all_fit and begin > last + 1 and _between(places, needed, last, begin) * _SPLIT > ring_bytes:
                 visits.append(_Visit(use.weight, use.bytes, first, last))
                 first, last = begin, end
             else:

@@ -15,7 +15,7 @@ import torch
 from ...weights.arriving import Arriving
 from ..graphs import DeviceGraphs
 from ..instructions import Function, run_all
-from .copier import Copier, copier_for
+from .copier import Copier
 from .reads import Reads
 from .ring import Ring
 from .schedule import Schedule, sized
@@ -46,7 +46,7 @@ class Streamed:
         count: int,
         device: torch.device,
         graphs: DeviceGraphs | None,
-        copier: Callable[[torch.device], Copier] = copier_for,
+        copier: Callable[[torch.device], Copier],
     ) -> None:
         self._function, self._device, self._graphs, self._copier = function, device, graphs, copier
         self._places = function.given[first : first + count]
