@@ -245,6 +245,8 @@ def _traced(
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
+    for name in recorder.left_to_host:
+        bound |= {(id(module.__dict__), name): module.__dict__ for module in root_modules(reads) if hasattr(type(module), name)}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:
         inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()

@@ -16,6 +16,7 @@ from ...forks import OwnLock
 from ...kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
+from .offload import LEFT_TO_HOST, others_function
 from .page import Page
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
@@ -37,6 +38,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """
     import comfy.ops
 
+    recorder.left_to_host = LEFT_TO_HOST
     with _one_recording().lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
@@ -119,15 +121,21 @@ def _has_parts(module: Any) -> bool:
 
 
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
-    """What is done to a quantised weight is recorded: it is done to its parts."""
+    """What is done to a quantised weight is recorded: it is done to its parts. One that has to be brought is those of what was brought."""
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
         recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+    device = kwargs.get("device", args[2] if len(args) > 2 else getattr(args[0] if args else kwargs.get("input"), "device", None))
+    if device is not None and module.weight.device != device and not recorder.failure:
+        with recorder.paused():
+            result = cast(module, *args, **kwargs)
+            _bind(recorder, module, result)
+            return result
     return cast(module, *args, **kwargs)
 
 
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:
     """Tell the recorder whose weight and bias ``cast_bias_weight`` has returned."""
-    if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
+    if others_function(module):
         recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
