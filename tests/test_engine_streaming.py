@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -221,6 +222,38 @@ def test_a_layer_whose_memory_has_gaps_runs_as_it_was(graphs: DeviceGraphs) -> N
     handle, _ = offloading(net, "lin")
     check(handle, torch.randn(2, 4))
     assert calls(handle) == {"eager": 1, "traced": 1} and "its memory has gaps" in next(iter(handle.engine.report.reasons))
+
+
+def test_what_says_no_more_than_how_weights_are_brought_does_not_steer(graphs: DeviceGraphs) -> None:
+    """A host's leaf adapter says which attributes of layers these are: they may change, and what is in them."""
+
+    class Layer(nn.Linear):
+        brought = False
+        functions: ClassVar[list[Any]] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.weight
+            if self.brought or len(self.functions) > 0:
+                weight = weight.view(weight.shape)
+            return F.linear(x, weight, self.bias)
+
+    @contextlib.contextmanager
+    def scope(recorder: Any) -> Iterator[None]:
+        recorder.left_to_host = left
+        yield
+
+    for left, traced in ((frozenset({"brought", "functions"}), 1), (frozenset(), 4)):
+        net = Forward(lambda net, x: net.b(torch.tanh(net.a(x))), a=Layer(4, 4), b=Layer(4, 4))
+        handle, _ = offloading(net, "")
+        handle.engine._tracer._leaf_scope = scope  # type: ignore[attr-defined]
+        check(handle, torch.randn(2, 4))
+        net.a.brought = True
+        check(handle, torch.randn(2, 4))
+        net.a.functions = [1]
+        check(handle, torch.randn(2, 4))
+        net.a.functions.append(2)
+        check(handle, torch.randn(2, 4))
+        assert calls(handle)["traced"] == traced
 
 
 def test_without_graphs_it_streams_all_the_same() -> None:
