@@ -237,12 +237,15 @@ def test_what_says_no_more_than_how_weights_are_brought_does_not_steer(graphs: D
                 weight = weight.view(weight.shape)
             return F.linear(x, weight, self.bias)
 
+    left = frozenset[str]()
+
     @contextlib.contextmanager
     def scope(recorder: Any) -> Iterator[None]:
         recorder.left_to_host = left
         yield
 
-    for left, traced in ((frozenset({"brought", "functions"}), 1), (frozenset(), 4)):
+    for names, traced in ((frozenset({"brought", "functions"}), 1), (frozenset(), 4)):
+        left = names
         net = Forward(lambda net, x: net.b(torch.tanh(net.a(x))), a=Layer(4, 4), b=Layer(4, 4))
         handle, _ = offloading(net, "")
         handle.engine._tracer._leaf_scope = scope  # type: ignore[attr-defined]

@@ -44,15 +44,25 @@ class Arriving:
     _form: _Form
 
     @classmethod
-    def of(cls, weight: Weight, layout: Layout, functions: Sequence[tuple[Computed, ...]], arrival: Arrival, device: torch.device) -> Arriving:
+    def of(
+        cls,
+        weight: Weight,
+        layout: Layout,
+        functions: Sequence[tuple[Computed, ...]],
+        arrival: Arrival,
+        device: torch.device,
+        sources: Sequence[torch.Tensor] | None = None,
+    ) -> Arriving:
         """The weight as the module has it now, for a program on ``device``, which says ``arrival`` of it.
+
+        ``sources``: what it is brought from, where that isn't the module's own tensors.
 
         Raises:
             ReferenceError: it is gone.
             WeightsChanged: it is of other parts now.
             WeightsElsewhere: it can't be brought.
         """
-        sources = tuple(ref.tensor() for ref in weight.refs)
+        sources = tuple(ref.tensor() for ref in weight.refs) if sources is None else tuple(sources)
         for ref, source in zip(weight.refs, sources, strict=True):
             reason = arrival.why_not if is_dense(source) else "its memory has gaps"
             if reason or (source.device != device and source.device.type != "cpu"):

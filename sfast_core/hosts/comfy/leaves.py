@@ -17,7 +17,7 @@ from ...kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
 from .offload import LEFT_TO_HOST, others_function
-from .page import Page
+from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
 
@@ -50,19 +50,33 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
             replaced.enter_context(in_place_of(kitchen, "int8_linear", partial(_product, operator)))
         prefetch = sys.modules.get("comfy.model_prefetch")
         if hasattr(prefetch, _POP):
-            replaced.enter_context(in_place_of(prefetch, _POP, _popped))
+            replaced.enter_context(in_place_of(prefetch, _POP, partial(_popped, recorder)))
         for loader in loaders_of_blocks():
             replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
             replaced.enter_context(in_place_of(vars(loader)[BLOCKS], "to", partial(_unrecorded, recorder)))
         yield
 
 
-def _popped(pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
-    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's."""
+def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's.
+
+    What is prefetched is the host's own business too; and a graph of the host's would hide what the block does.
+    """
     core = kwargs.get("core", args[3] if len(args) > 3 else None)
-    if queue is not None or kwargs.get("enable_graph"):
+    if queue is None:
+        return core() if core is not None else None
+    if recorder.in_leaf:
         return pop(queue, *args, **kwargs)
-    return core() if core is not None else None
+
+    def recorded() -> None:
+        with recorder.resumed():
+            core()  # type: ignore[misc]
+
+    if core is not None:
+        kwargs, args = {**kwargs, "core": recorded}, args[:3]
+        kwargs |= {"enable_graph": False} if kwargs.get("enable_graph") else {}
+    with recorder.paused():
+        return pop(queue, *args, **kwargs)
 
 
 def _cast(recorder: Recorder, cast: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,4 +153,4 @@ def _bind(recorder: Recorder, module: Any, result: Any) -> None:
         recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
-            recorder.bind_weight(tensor, module, name, Page() if hasattr(module, "_v") else None)
+            recorder.bind_weight(tensor, module, name, PageOrOwn() if hasattr(module, "_v") else None)
