@@ -75,7 +75,7 @@ class Arriving:
             raise WeightsElsewhere(f"the weight {weight} is computed at each use, and in which dtype can't be said")
         forms = tuple(_form_of(source) for source in sources)
         form = _laid(layout.meaning, forms)
-        in_place = weight.layout == PACKED or form == forms[0]
+        in_place = form == forms[0] if weight.layout != PACKED else _lie_in_order(sources)
         if computed:
             in_place = in_place and dtype == sources[0].dtype
         return cls(weight, sources, tuple(functions), dtype, in_place, layout.meaning, form)
@@ -120,11 +120,16 @@ class Arriving:
         """What the program reads, when all its tensors have come to lie in ``slot``."""
         parts = self.views(slot)
         if not self.computed:
-            return self._joined(slot) if self.weight.layout == PACKED else self._meaning(*parts)
+            return self._joined(slot) if self._side_by_side else self._meaning(*parts)
         results = [self._computed(part, functions) for part, functions in zip(parts, self.functions, strict=True)]
-        if self.weight.layout == PACKED and all(result.data_ptr() == part.data_ptr() for result, part in zip(results, parts, strict=True)):
+        if self._side_by_side and all(result.data_ptr() == part.data_ptr() for result, part in zip(results, parts, strict=True)):
             return self._joined(slot)
         return self._meaning(*results)
+
+    @property
+    def _side_by_side(self) -> bool:
+        """Whether what is copied without gaps is a packed weight by that."""
+        return self.weight.layout == PACKED and _lie_in_order(self.sources)
 
     def _parts(self, slot: torch.Tensor) -> Iterator[torch.Tensor]:
         start = 0
@@ -134,7 +139,7 @@ class Arriving:
 
     def _room(self, source: torch.Tensor) -> int:
         """Bytes from one part to the next: those of a packed weight lie without gaps, others where any dtype may."""
-        return source.nbytes if self.weight.layout == PACKED else -(-source.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return source.nbytes if self._side_by_side else -(-source.nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def _joined(self, slot: torch.Tensor) -> torch.Tensor:
         shape, strides, dtype = self._form
@@ -157,6 +162,10 @@ def is_dense(tensor: torch.Tensor) -> bool:
                 return False
             expected *= size
     return True
+
+
+def _lie_in_order(sources: Sequence[torch.Tensor]) -> bool:
+    return all(source.is_contiguous() for source in sources)
 
 
 def _form_of(tensor: torch.Tensor) -> _Form:
