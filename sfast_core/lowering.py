@@ -16,7 +16,7 @@ from .capture import Trace
 from .capture.calls import function_name
 from .capture.functional import cast_like
 from .capture.leaf import Leaf
-from .capture.nodes import take_apart
+from .capture.nodes import is_live, take_apart
 from .choices import Choices
 from .config import CompileConfig
 from .cutting import callbacks_of, cut_up
@@ -84,7 +84,7 @@ def lower(
         layouts=layouts,
         capturable="there is no CUDA device" if backend is None else next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
         kept=trace.kept,
-        arrivals=tuple(_arrival(node, device) for node in weights) if body is None else (),
+        arrivals=tuple(_arrival(node, device) for node in weights),
         body=body,
     )
     if body is not None:
@@ -99,8 +99,10 @@ def _arrival(weight: Node, device: torch.device) -> Arrival:
     """What is to be known of a weight should it have to be brought, by who reads it."""
     if weight.meta["device"] != device:
         return Arrival(f"it was read on {weight.meta['device']}")
-    if layers := [user.name for user in weight.users if isinstance(user.target, Leaf)]:
+    if layers := [user.name for user in weight.users if isinstance(user.target, Leaf) and not is_cut(user)]:
         return Arrival(f"{layers[0]} runs as it is")
+    if any(is_live(user) for user in weight.users):
+        return Arrival("it is handed to code of others")
     casts = {user.args[1] if user.target is cast_like and not user.kwargs else None for user in weight.users}
     (dtype,) = casts if len(casts) == 1 else (None,)
     return Arrival(dtype=dtype)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from sfast_core import CompileConfig, compile
 from sfast_core.choices import Choices
 from sfast_core.graphed import GraphedProgram
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.streams import Streams
 from sfast_core.weights import Arriving
 from tests.fakes import FakeBackend
 from tests.planting import planted
@@ -69,7 +68,6 @@ def test_a_change_is_noticed(name: str, names: tuple[str, ...]) -> None:
 FAULTS: dict[str, tuple[Any, str, str, str]] = {
     "where weights are copied from isn't asked": (GraphedProgram, "_still_good", "if self._bound.valid() and self._streams.readable() and self._streams.same():", "if True:"),
     "sources are told apart by nothing": (Arriving, "data_ptr", "return tuple(", "return 0 and tuple("),
-    "what isn't known of views is taken for known": (Streams, "compute", "if not streamed.known(weights):", "if False:"),
 }
 
 

@@ -183,6 +183,11 @@ class DeviceGraphs:
             captured.watch.atexit = False
         self.evict(self.bytes - budget, keep=captured)
 
+    @property
+    def ring_bytes(self) -> int:
+        """The size of the ring that there is."""
+        return max((kept.bytes for kept in self._graphs.values() if isinstance(kept, Ring)), default=0)
+
     def ring(self, device: torch.device, size: int) -> Ring:
         """The ring through which weights are streamed, of at least ``size`` bytes. One that is too small goes, and with it the graphs that use it.
 

@@ -152,8 +152,7 @@ class WeightStore:
             if away or any(functions):
                 for ref in away:
                     self._offload.pin(ref, ref.tensor())
-                arrival = arrivals[index] if arrivals else Arrival("code of others runs inside the model")
-                brought[index] = Arriving.of(weight, self._layouts[weight.layout], functions, arrival, device)
+                brought[index] = Arriving.of(weight, self._layouts[weight.layout], functions, arrivals[index], device)
         if not brought:
             return [*self.tensors(weights, device)]
         _check([*weights])

@@ -110,8 +110,7 @@ class DynamicStore:
         for index, weight in enumerate(weights):
             (ref,) = weight.refs
             if partly.away(ref.module()):
-                arrival = arrivals[index] if arrivals else Arrival("code of others runs inside the model")
-                found.append(Arriving.of(weight, self._page, [computed_by_host(ref)], arrival, device, [partly.source(ref)]))
+                found.append(Arriving.of(weight, self._page, [computed_by_host(ref)], arrivals[index], device, [partly.source(ref)]))
             else:
                 found += self.tensors([weight], device)
         return found

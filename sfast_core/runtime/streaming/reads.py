@@ -5,7 +5,7 @@ Which results lie in their arguments' memory is seen in a run, not looked up: th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,18 +20,18 @@ class Reads:
     Args:
         function: of which.
         weights: the places of its weights.
+
+    Attributes:
+        of: the places that each instruction reads.
+        complete: whether a whole run was looked at.
     """
 
-    def __init__(self, function: Function, weights: Sequence[int]) -> None:
+    def __init__(self, function: Function, weights: Collection[int]) -> None:
         self._function = function
         self._weights = frozenset(weights)
+        self.complete = False
         self.of = [tuple(dict.fromkeys(read_by(instruction))) for instruction in function.instructions]
         self._within: dict[int, set[int]] = {}  # by the place of a result: the arguments in whose memory it lies
-        self._known = frozenset[int]()  # weights whose memory was looked for
-
-    def seen(self, weights: frozenset[int]) -> bool:
-        """Whether it is known what lies in the memory of these weights."""
-        return weights <= self._known
 
     def look(self, index: int, values: Sequence[Any]) -> None:
         """Instruction ``index`` has run, and nothing has been dropped: note where its result lies."""
@@ -40,10 +40,6 @@ class Reads:
         within = {place for place in self.of[index] if (place in self._weights or place in self._within) and not made.isdisjoint(_storages(values[place]))}
         if within:
             self._within.setdefault(result, set()).update(within)
-
-    def complete(self, weights: frozenset[int]) -> None:
-        """A run is over, in which these were where :meth:`look` found them."""
-        self._known |= weights
 
     def weights_at(self, index: int) -> Iterator[int]:
         """The places of the weights that an instruction reads itself."""
