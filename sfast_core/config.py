@@ -26,6 +26,10 @@ class CompileConfig:
     graph_budget_bytes: int | None = None
     """The most GPU memory that captured graphs may hold. None: at each capture, what they hold and a third of what is free."""
 
+    stream_budget_bytes: int | None = None
+    """The most GPU memory for weights on their way from main memory, where a part of the model isn't on the GPU. None: a quarter of what is
+    free, at most 2 GiB. What one layer reads, twice, is taken in any case."""
+
     max_signatures: int = 64
     """How many input signatures are kept per module; the least recently used one goes first."""
 
@@ -55,6 +59,8 @@ class CompileConfig:
             raise ValueError(f"CompileConfig.max_signatures: got {self.max_signatures}, needs 1 or more")
         if self.graph_budget_bytes is not None and self.graph_budget_bytes < 0:
             raise ValueError(f"CompileConfig.graph_budget_bytes: got {self.graph_budget_bytes}, needs 0 or more, or None")
+        if self.stream_budget_bytes is not None and self.stream_budget_bytes < 0:
+            raise ValueError(f"CompileConfig.stream_budget_bytes: got {self.stream_budget_bytes}, needs 0 or more, or None")
         for name in ("disabled_passes", "disabled_impls"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"CompileConfig.{name}: got one string, needs a tuple of names")

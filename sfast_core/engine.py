@@ -40,9 +40,10 @@ from .lowering import lower
 from .on_device import OnDevice
 from .report import ModuleReport, SignatureReport
 from .reporter import OUT_OF_MEMORY, Reporter
+from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
-from .runtime.store import Store, WeightStore
+from .runtime.store import WeightStore
 from .segmented import SegmentedProgram, Unfinished
 from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere

@@ -245,7 +245,12 @@ def _traced(
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
-    guard = Guard(reads, bound, externals.fixed | effects.targets)
+    contents: set[tuple[int, None]] = set()  # of these lists
+    for name in recorder.left_to_host:
+        layers = [module for module in root_modules(reads) if hasattr(type(module), name)]
+        bound |= {(id(layer.__dict__), name): layer.__dict__ for layer in layers}
+        contents |= {(id(value), None) for value in (getattr(layer, name) for layer in layers) if isinstance(value, list)}
+    guard = Guard(reads, bound, externals.fixed | effects.targets, contents)
     if graph is None:
         inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()
         return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard
