@@ -156,7 +156,7 @@ class Streams:
             return "weights are brought one by one, to see what is made of them"
         if any(weight.computed for weight in arriving):
             return "the host computes weights at each call"
-        if self._device.type == "cuda" and not all(source.is_pinned() for weight in arriving for source in weight.sources):
+        if self._device.type == "cuda" and not all(map(_copied_beside, (source for weight in arriving for source in weight.sources))):
             return "weights aren't in pinned memory, from which alone they can be copied beside what is computed"
         return None
 
@@ -170,7 +170,7 @@ class Streams:
         """Whether it may copy from where it does: all that is pinned is pinned still."""
         if not self._in_graph or self._device.type != "cuda":
             return True
-        return all(source is not None and source.is_pinned() for source in (ref() for ref in self._sources))
+        return all(source is not None and _copied_beside(source) for source in (ref() for ref in self._sources))
 
     def same(self) -> bool:
         """Whether the host does to weights what it did when it was prepared."""
@@ -242,6 +242,11 @@ class _Used:
 
     def __exit__(self, *_: object) -> None:
         self._backend.leave()
+
+
+def _copied_beside(source: torch.Tensor) -> bool:
+    """Whether it can be copied beside what is computed. A part of a packed weight may be on the device while another is away."""
+    return source.device.type != "cpu" or source.is_pinned()
 
 
 def _any_arriving(weights: Sequence[Given]) -> bool:
