@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import MAIN_MEMORY, NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
 from ...weights import PLAIN, Bound, Layouts, Weight, WeightsElsewhere
 from .page import Page
 
@@ -70,7 +71,7 @@ class DynamicStore:
         base_model = self._base_model()
         vbar = getattr(base_model, "dynamic_vbars", {}).get(device)
         if base_model is None or vbar is None or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset")):
-            raise WeightsElsewhere("this version of dynamic VRAM is not understood")
+            raise WeightsElsewhere(UNKNOWN_VRAM())
         with _faulted(vbar) as pages:
             if (pages, base_model.current_weight_patches_uuid) == self._filled:
                 yield
@@ -78,7 +79,7 @@ class DynamicStore:
             self._fill(base_model, device)
         with _faulted(vbar) as again:  # filling unpins each module
             if again != pages:
-                raise WeightsElsewhere("dynamic VRAM moved pages while they were filled")
+                raise WeightsElsewhere(PAGES_MOVED())
             self._filled = (pages, base_model.current_weight_patches_uuid)
             yield
 
@@ -87,7 +88,7 @@ class DynamicStore:
         tensors = [self._layouts[weight.layout].laid(weight.refs) for weight in weights]
         for weight, tensor in zip(weights, tensors, strict=True):
             if tensor is None or tensor.device != device:
-                raise WeightsElsewhere(f"the weight {weight} is on {tensor and tensor.device}, not on {device}")
+                raise WeightsElsewhere(NOT_THERE(weight=weight, where=tensor and tensor.device, device=device))
         return tensors  # type: ignore[return-value]
 
     def bind(self, weights: Sequence[Weight], tensors: list[torch.Tensor]) -> Bound:
@@ -114,7 +115,7 @@ def _faulted(vbar: Any) -> Iterator[bytes]:
     """
     signature = vbar.fault(vbar.base_addr, vbar.offset)
     if signature is None:
-        raise WeightsElsewhere("dynamic VRAM keeps a part of the model in main memory")
+        raise WeightsElsewhere(MAIN_MEMORY())
     try:
         yield bytes(signature)
     finally:

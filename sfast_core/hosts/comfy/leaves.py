@@ -14,6 +14,7 @@ import torch
 from ...capture import Recorder, in_place_of
 from ...forks import OwnLock
 from ...kitchen import CODES, operators
+from ...reasons import COMPUTES
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
 from .page import Page
@@ -121,14 +122,14 @@ def _has_parts(module: Any) -> bool:
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
     """What is done to a quantised weight is recorded: it is done to its parts."""
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
-        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+        recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
     return cast(module, *args, **kwargs)
 
 
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:
     """Tell the recorder whose weight and bias ``cast_bias_weight`` has returned."""
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
-        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+        recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
             recorder.bind_weight(tensor, module, name, Page() if hasattr(module, "_v") else None)
