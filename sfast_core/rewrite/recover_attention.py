@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .graph import calls, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
 from .patterns import sdpa
 
 
@@ -40,7 +40,7 @@ def recover_attention(graph: Graph) -> int:
         if (
             transposed
             or not calls(weights, torch.softmax)
-            or weights.args[1] not in (-1, value(weights).dim() - 1)
+            or named(weights).dim not in (-1, value(weights).dim() - 1)
             or shape(weights)[:-2] != shape(v)[:-2]
             or not _only_used_here(weights, node)
         ):
