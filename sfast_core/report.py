@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from .reasons import PYTHON, Reason
+from .version import VERSION
 
 T = TypeVar("T")
 _TRIES = 5
@@ -150,7 +151,7 @@ def versions() -> dict[str, str]:
 
     import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = {"fast compile": VERSION, "python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda and torch.cuda.is_available():
         found |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "gpu": torch.cuda.get_device_name()}
     for name in ("triton", "nvidia-cudnn-frontend", "xformers"):

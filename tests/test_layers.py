@@ -63,7 +63,8 @@ def layer(module: str) -> str:
 ALLOWED: dict[str, set[str]] = {
     "reasons": set(),
     "config": set(),
-    "report": {"reasons"},
+    "version": set(),
+    "report": {"reasons", "version"},
     "report_file": {"reasons", "report"},
     "terminal": set(),
     "numerics": set(),
@@ -89,11 +90,11 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"capture", "config", "forks", "graphed", "lowering", "on_device", "reasons", "report", "reporter", "runtime", "segmented", "variants", "weights"},
     "ahead": {"ops", "runtime", "target"},
     "doctor": {"choices", "native", "ops", "target"},
-    "__main__": {"doctor", "report_file", "terminal"},
+    "__main__": {"doctor", "native", "report_file", "terminal"},
     "state": {"capture", "engine", "reasons"},
     "compiled": {"ahead", "config", "engine", "report", "state"},
     "operators": {"capture", "ops", "target"},
-    "__init__": {"compiled", "config", "hosts", "operators", "report"},
+    "__init__": {"compiled", "config", "hosts", "operators", "report", "version"},
     "hosts": {"ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "ops", "reasons", "report", "runtime", "state", "weights"},
 }
 

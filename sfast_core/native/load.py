@@ -54,7 +54,7 @@ def _library() -> ctypes.CDLL | ExtensionUnavailable:
     names = build.LIBRARIES.glob(f"sfast-{build.source_hash()}-*{build.SUFFIX}")
     newest = max(names, key=lambda path: path.stat().st_mtime, default=None)
     if newest is None:
-        return ExtensionUnavailable("the CUDA extension isn't built (python install.py builds it where nvcc and a GPU are)")
+        return ExtensionUnavailable("the CUDA extension isn't built (python install.py, or python -m sfast_core build, builds it where nvcc and a GPU are)")
     try:
         return open_library(newest)
     except ExtensionUnavailable as error:
