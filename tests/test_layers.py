@@ -62,7 +62,7 @@ def layer(module: str) -> str:
 #: What each layer may know. Everything that exists has to be listed.
 ALLOWED: dict[str, set[str]] = {
     "reasons": set(),
-    "config": set(),
+    "config": {"ops", "rewrite"},
     "version": set(),
     "report": {"reasons", "version"},
     "report_file": {"reasons", "report"},
