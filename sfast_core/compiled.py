@@ -69,12 +69,13 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         name: for the report; None takes the class's name, likewise.
 
     Raises:
-        TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's.
+        TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's. For a pipeline there is :func:`compile_pipeline`.
     """
     if isinstance(module, CompiledModule):
         module = module.module
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
-        raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is Python's")
+        instead = ": for a pipeline there is sfast_core.compile_pipeline" if _is_pipeline(module) else ""
+        raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is Python's{instead}")
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
     there = _installed(module)
@@ -87,6 +88,11 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
     if callable(getattr(type(module), _COMPILED_CALL, None)) and _COMPILED_CALL not in module.__dict__:
         module.__dict__[_COMPILED_CALL] = _CompiledCall(module)
     return forward.handle(module)
+
+
+def _is_pipeline(thing: Any) -> bool:
+    """Whether it is one of diffusers'."""
+    return any(base.__name__ == "DiffusionPipeline" for base in type(thing).__mro__)
 
 
 def uninstall(module: torch.nn.Module) -> None:

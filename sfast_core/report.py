@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from .advice import advice
+from .reasons import PYTHON, Reason
+from .version import VERSION
 
 T = TypeVar("T")
 _TRIES = 5
@@ -89,6 +90,7 @@ class ModuleReport:
         reasons: why eager, how often.
         answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
         left_out: why it isn't compiled at all, or None.
+        host: who reads it, one of :data:`.reasons.HOSTS`.
     """
 
     name: str
@@ -100,6 +102,7 @@ class ModuleReport:
     adopted_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: str | None = None
+    host: str = PYTHON
 
     @property
     def graph_bytes(self) -> int:
@@ -107,8 +110,15 @@ class ModuleReport:
         return sum(signature.graph_bytes for signature in self.signatures)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return {**asdict(self), "calls": dict(self.calls), "reasons": dict(self.reasons), "answered": dict(self.answered), "graph_bytes": self.graph_bytes}
+        """Plain data, for JSON. ``codes``: of the reasons, by their words."""
+        return {
+            **asdict(self),
+            "calls": dict(self.calls),
+            "reasons": {str(reason): count for reason, count in self.reasons.items()},
+            "codes": {str(reason): reason.code for reason in self.reasons if isinstance(reason, Reason)},
+            "answered": dict(self.answered),
+            "graph_bytes": self.graph_bytes,
+        }
 
     def text(self) -> str:
         """A few lines to read."""
@@ -117,7 +127,9 @@ class ModuleReport:
         lines = [f"{self.name} on {self.device or 'no device yet'}"]
         lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
         for reason, count in self.reasons.most_common():
-            lines += [f"  eager, {count}x: {reason}", f"    what you can do: {advice(reason)}"]
+            lines.append(f"  eager, {count}x: {reason}")
+            if isinstance(reason, Reason):  # else one from the file of a version that knows others
+                lines.append(f"    what you can do: {reason.advice(self.host)}")
         lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
         lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}")
         for signature in self.signatures:
@@ -148,7 +160,7 @@ def versions() -> dict[str, str]:
 
     import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = {"fast compile": VERSION, "python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda and torch.cuda.is_available():
         found |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "gpu": torch.cuda.get_device_name()}
     for name in ("triton", "nvidia-cudnn-frontend", "xformers"):

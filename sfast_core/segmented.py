@@ -13,6 +13,7 @@ from .capture import AnotherStructure, Surroundings, autocast_off
 from .config import CompileConfig
 from .graphed import GraphedProgram, kind_of_weight
 from .proof import distance_to_eager
+from .reasons import FINISHED, reason_of
 from .runtime.captured_segments import CapturedSegments, Evicted
 from .runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
 from .weights import Arriving, WeightsChanged, WeightsElsewhere
@@ -109,11 +110,11 @@ class SegmentedProgram(GraphedProgram):
             results = self._run(inputs, around, capture, config, ahead)
         except AnotherStructure as error:
             around.another = True
-            raise Unfinished(f"{error}: finished by the original forward", another=True) from None
+            raise Unfinished(FINISHED(what=error), another=True) from None
         except (WeightsChanged, WeightsElsewhere) as error:
             if around.ran == []:  # nobody's code has run yet
                 raise
-            raise Unfinished(str(error), another=False) from error
+            raise Unfinished(reason_of(error), another=False) from error
         except Exception as error:
             ours = error is not around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
             raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error

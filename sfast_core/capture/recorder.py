@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..reasons import NOT_UNDERSTOOD, READS_VALUE, reason_of
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
@@ -96,12 +97,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             try:
                 stored = None if ref is None else (layout or Plain()).laid((ref,))
             except (ReferenceError, WeightsElsewhere) as error:
-                return self.refuse(str(error), passing=True)
+                return self.refuse(reason_of(error), passing=True)
             if ref is not None and stored is not None and is_memory(stored):
                 stored, part = memory_of(stored)
                 ref = replace(ref, part=part)
             if ref is None or stored is None or stored.shape != tensor.shape or is_plain(stored) != is_plain(tensor):
-                return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
+                return self.refuse(NOT_UNDERSTOOD(name=name, kind=type(module).__name__))
             if stored.device != tensor.device and stored.device.type != "cpu":
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
             if not is_plain(stored):
@@ -139,7 +140,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             try:
                 self._bind(result, self._value(call_function(self.graph, function, self._map(args, function.__name__)), result))
             except (CaptureError, HasParts) as error:
-                self.refuse(str(error) or f"{function.__name__} is given a tensor with parts")
+                self.refuse(reason_of(error) or f"{function.__name__} is given a tensor with parts")
         return result
 
     @property
@@ -163,7 +164,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             try:
                 self._record_leaf(module, (args, kwargs), result, because)
             except (CaptureError, HasParts) as error:
-                self.refuse(str(error) or f"a {kind} that runs as it is is given a tensor with parts")
+                self.refuse(reason_of(error) or f"a {kind} that runs as it is is given a tensor with parts")
             if [None if tensor.is_inference() else tensor._version for tensor in given] != versions:
                 self.refuse(f"a {kind} that runs as it is changes its arguments")
         return result
@@ -190,7 +191,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
 
     def refuse(self, reason: str, passing: bool = False) -> None:
-        """Give this recording up. ``passing``: another call of the same signature may fare better."""
+        """Give this recording up. ``reason``: one of a kind, or in words; ``passing``: another call of the same signature may fare better."""
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
@@ -233,7 +234,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._name_externals(found)
                 self._finish_live(found)
             except CaptureError as error:
-                self.failure = str(error)
+                self.failure = reason_of(error)
         return None if self.failure else self.graph
 
     def __exit__(self, *raised: Any) -> None:
@@ -309,11 +310,11 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         result = func(*args, **kwargs)
         tensors = isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and are_tensors(result))
         if self._leaf is not None and not tensors and result is not None and name not in METADATA and getattr(func, "__name__", "") != "__get__":
-            self._leaf.append(f"{name} reads a tensor's value into Python")
+            self._leaf.append(READS_VALUE(name=name))
         return result
 
     def _refuse_for(self, error: Exception, name: str) -> None:
-        self.refuse(str(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
+        self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
 
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)

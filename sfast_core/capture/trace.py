@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from ..reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE, reason_of, told
 from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -196,7 +197,8 @@ def record(
         except Exception as error:
             if id(error) == recorder.raised or _raised_here(error):
                 recorder.input_writes.put_back(inputs)
-                raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
+                known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
+                raise CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}")) from error
             raise
     found: Trace | Untraceable
     reads.finish()
@@ -206,11 +208,11 @@ def record(
             recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
     recorder.decisions.finish()
     if random.moved():
-        found, guard = Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
+        found, guard = Untraceable(RANDOM(), inside=tuple(recorder.drew)), Guard(reads)
     elif random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
-        found, guard = Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
+        found, guard = Untraceable(RANDOM_MEANWHILE(), passing=True), Guard(reads)
     elif setting := changed_setting(torch_state(), settings):
-        found, guard = Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
+        found, guard = Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
     else:
         found, guard = _traced(result, inputs, table, recorder, reads, start)
     guard.decisions = recorder.decisions
@@ -227,19 +229,18 @@ def _traced(
             raise CaptureError(reads.refused)
     except CaptureError as error:
         if reads.refused is None:
-            return Untraceable(str(error)), Guard(reads)
-        return Untraceable(str(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()), Guard(reads)
+            return Untraceable(reason_of(error)), Guard(reads)
+        return Untraceable(reason_of(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
-        return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
+        return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
         effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(module for module in root_modules(reads) if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters))))
         readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
-        reason = f"the call itself changes the module: {change}"
-        return Untraceable(reason, changing=True, inside=owners, readers=readers), Guard(reads, without=change.places)
+        return Untraceable(CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers), Guard(reads, without=change.places)
     externals = Externals(reads)
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
@@ -253,10 +254,10 @@ def _traced(
     guard = Guard(reads, bound, externals.fixed | effects.targets, contents)
     if graph is None:
         inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()
-        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard
+        return Untraceable(told(recorder.failure or ""), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard
     root = reads.root()
     if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
-        return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
+        return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
     outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
@@ -287,7 +288,7 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
         try:
             recorder.watch = stack.enter_context(watched(started))
         except NotWatched as error:
-            recorder.refuse(str(error), passing=True)
+            recorder.refuse(reason_of(error), passing=True)
         try:
             yield
         finally:

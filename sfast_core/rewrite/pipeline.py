@@ -149,6 +149,19 @@ def passes(may_pack: MayLay | None, has_impl: HasImpl = no_impl, order: tuple[Pa
     return table
 
 
+def known_passes(disabled: tuple[str, ...]) -> tuple[str, ...]:
+    """The passes that the user turned off, by the names that they have now.
+
+    Raises:
+        ValueError: one doesn't exist.
+    """
+    names = tuple(_FORMER.get(name, name) for name in disabled)
+    known = passes(lambda _: True)
+    if unknown := sorted(set(names) - set(known)):
+        raise ValueError(f"disabled_passes: got {', '.join(unknown)}, known are {', '.join(known)}")
+    return names
+
+
 def rewrite(
     graph: Graph,
     may_pack: MayLay | None,
@@ -161,11 +174,7 @@ def rewrite(
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.
     """
-    table = passes(may_pack, has_impl, order)
-    disabled = tuple(_FORMER.get(name, name) for name in disabled)
-    unknown = set(disabled) - set(passes(lambda _: True))
-    if unknown:
-        raise ValueError(f"disabled_passes: got {', '.join(sorted(unknown))}, known are {', '.join(passes(lambda _: True))}")
+    table, disabled = passes(may_pack, has_impl, order), known_passes(disabled)
     report = Rewritten(nodes_before=len(graph.nodes))
     drop_unused(graph)
     with torch.inference_mode(False), torch.no_grad():

@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 from ..kitchen import DTYPES, NAMESPACE
 from ..ops.quantise import quantise
 from ..ops.scaled_linear import scaled_linear
-from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, sole_user, value
+from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, named, replace, sole_user, value
 from .patterns import HasImpl, gelu
 
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -81,10 +81,10 @@ def _product(node: Node) -> _Product | None:
     if name in ("aten::_scaled_mm", "aten::_scaled_mm_v2"):
         return _scaled_mm(node, name)
     if calls(node, F.linear):
-        x, weight, bias = node.args
-        return _dequantised_product(node, x, _dequantised(weight), bias)
+        call = named(node)
+        return _dequantised_product(node, call.input, _dequantised(call.weight), call.bias)
     if calls(node, torch.addmm):
-        return _dequantised_product(node, node.args[1], _dequantised_turned(node.args[2]), node.args[0])
+        return _dequantised_product(node, (call := named(node)).mat1, _dequantised_turned(call.mat2), call.input)
     if calls(node, torch.mm):
         return _dequantised_product(node, node.args[0], _dequantised_turned(node.args[1]), None)
     if calls(node, torch.bmm):
@@ -192,8 +192,8 @@ def _dequantised_turned(node: Any) -> tuple[Node, Node, int] | None:
 
 def _turned(node: Any) -> Node | None:
     """What a node is the transposed of."""
-    if calls(node, torch.permute) and tuple(node.args[1]) == (1, 0):
-        turned: Node = node.args[0]
+    if calls(node, torch.permute) and tuple(named(node).dims) == (1, 0):
+        turned: Node = named(node).input
         return turned
     return None
 

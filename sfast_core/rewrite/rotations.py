@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..capture.calls import function_name
 from ..capture.functional import cast_like, element, setitem
 from ..kitchen import operators
-from .graph import calls, calls_of, insert, joins_along_last, shape, sole_user, value
+from .graph import calls, calls_of, insert, joins_along_last, named, results_of, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
 #: comfy-kitchen's, of queries and keys, of one of them; matrices last. True: of pairs half a head apart.
@@ -94,7 +94,7 @@ def _by_operator(graph: Graph) -> Iterator[Rotation]:
     known = {operator: halves for name, halves in _OPERATORS.items() for operator in operators(name)}
     for node in calls_of(graph, *known):
         *tensors, matrices = node.args
-        results = {0: node} if len(tensors) == 1 else {user.args[1]: user for user in node.users if calls(user, element)}
+        results = {0: node} if len(tensors) == 1 else results_of(node)
         for index, last in results.items():
             if heads := _heads(tensors[index], matrices, 2):
                 yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True, halves=known[node.target])  # type: ignore[index]
@@ -321,9 +321,8 @@ def _turned_halves(node: Node) -> Node | None:
 def _half_of(node: Any) -> tuple[Node, int] | None:
     """Of which node another is a half, and which."""
     x: Any
-    if calls(node, element) and calls(node.args[0], torch.chunk) and node.args[0].args[1] == 2:
-        x = node.args[0].args[0]
-        return (x, node.args[1]) if node.args[0].args[2] % value(x).dim() == value(x).dim() - 1 else None
+    if calls(node, element) and calls(chunks := named(node).results, torch.chunk) and (call := named(chunks)).chunks == 2:
+        return (call.input, named(node).index) if call.dim % value(call.input).dim() == value(call.input).dim() - 1 else None
     if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
         return None
     x = node.args[0]

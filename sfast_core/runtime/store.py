@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ..reasons import BESIDE, NOT_THERE
 from ..weights.arriving import Arriving
 from ..weights.aside import aside
 from ..weights.bound import Bound
@@ -256,7 +257,7 @@ class WeightStore:
         """Raises :class:`WeightsElsewhere` where the module's own forward is running: in another thread, or around this very call."""
         if self._running:
             self._some_plain = True
-            raise WeightsElsewhere("the model is running without Fast Compile too, at this very moment")
+            raise WeightsElsewhere(BESIDE())
 
     # -- and back --------------------------------------------------------------------------------------------------------
 
@@ -336,6 +337,6 @@ def _check(weights: Sequence[Weight], device: torch.device | None = None) -> Non
         for ref in weight.refs:
             tensor = ref.tensor()
             if device is not None and tensor.device != device:
-                raise WeightsElsewhere(f"the weight {ref} is on {tensor.device}, not on {device}")
+                raise WeightsElsewhere(NOT_THERE(weight=ref, where=tensor.device, device=device))
             if (other := seen.setdefault(id(tensor), ref)) != ref:
                 raise WeightsChanged(f"the weights {other} and {ref} are one tensor now")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..reasons import NOT_THERE, PARTLY_AWAY, WHICH_DTYPE
 from .errors import WeightsElsewhere
 from .layout import Layout, Weight
 from .offload import Arrival, Computed
@@ -66,13 +67,14 @@ class Arriving:
         for ref, source in zip(weight.refs, sources, strict=True):
             reason = arrival.why_not if is_dense(source) else "its memory has gaps"
             if reason or (source.device != device and source.device.type != "cpu"):
-                raise WeightsElsewhere(f"the weight {ref} is on {source.device}, not on {device}{f', and {reason}' if reason else ''}")
+                there = NOT_THERE(weight=ref, where=source.device, device=device)
+                raise WeightsElsewhere(there.also(f"{there}, and {reason}") if reason else there)
         if reason := layout.why_not(weight.refs):
-            raise WeightsElsewhere(f"{reason}, and a part of it is not on {device}")
+            raise WeightsElsewhere(PARTLY_AWAY(why=reason, device=device))
         dtype = arrival.dtype or sources[0].dtype
         computed = any(functions)
         if computed and not dtype.is_floating_point or (computed and arrival.dtype is None and dtype.itemsize == 1):
-            raise WeightsElsewhere(f"the weight {weight} is computed at each use, and in which dtype can't be said")
+            raise WeightsElsewhere(WHICH_DTYPE(weight=weight))
         forms = tuple(_form_of(source) for source in sources)
         form = _laid(layout.meaning, forms)
         in_place = form == forms[0] if weight.layout != PACKED else _lie_in_order(sources)

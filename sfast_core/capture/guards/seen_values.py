@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import NOT_COMPARED, TOO_MUCH
 from .all_names import NAMED, each_of
 from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
 from .code_cache import CodeCache
@@ -120,7 +121,7 @@ class SeenValues(SeenObjects):
             if inner is not value and inner is not None:
                 self._see(inner, USED, origin)
         elif not self._lenient and (kind is Kind.STATEFUL or chain is not USED):
-            self.refuse(f"{origin} is a {type(value).__module__}.{type(value).__qualname__}, whose state can't be compared")
+            self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
         """Attributes that somebody has put on a tensor, a number, a list of a class of its own."""
@@ -247,7 +248,7 @@ class SeenValues(SeenObjects):
         keys, values = held.before if held.kind is Kind.MAPPING else (None, held.before)
         self._items += len(values)
         if self._items > _MOST:
-            self.refuse(f"{held.origin} holds too much to be compared at each call")
+            self.refuse(TOO_MUCH(origin=held.origin))
             return
         for index, item in enumerate(values):
             if self._kind(item) not in PLAIN:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
 from ...weights import PLAIN, Arrival, Arriving, Bound, Layouts, Weight, WeightsElsewhere
 from .page import Page
 from .partly_resident import PartlyResident, computed_by_host
@@ -74,7 +75,7 @@ class DynamicStore:
         base_model = self._base_model()
         vbar = getattr(base_model, "dynamic_vbars", {}).get(device)
         if base_model is None or vbar is None or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset")):
-            raise WeightsElsewhere("this version of dynamic VRAM is not understood")
+            raise WeightsElsewhere(UNKNOWN_VRAM())
         with _faulted(vbar) as pages:
             if pages is not None:
                 if (pages, base_model.current_weight_patches_uuid) == self._filled:
@@ -89,7 +90,7 @@ class DynamicStore:
             return
         with _faulted(vbar) as again:  # filling unpins each module
             if again != pages:
-                raise WeightsElsewhere("dynamic VRAM moved pages while they were filled")
+                raise WeightsElsewhere(PAGES_MOVED())
             self._filled = (pages, base_model.current_weight_patches_uuid)
             yield
 
@@ -98,7 +99,7 @@ class DynamicStore:
         tensors = [self._layouts[weight.layout].laid(weight.refs) for weight in weights]
         for weight, tensor in zip(weights, tensors, strict=True):
             if tensor is None or tensor.device != device:
-                raise WeightsElsewhere(f"the weight {weight} is on {tensor and tensor.device}, not on {device}")
+                raise WeightsElsewhere(NOT_THERE(weight=weight, where=tensor and tensor.device, device=device))
         return tensors  # type: ignore[return-value]
 
     def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:

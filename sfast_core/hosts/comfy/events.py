@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...advice import advice
 from ...engine import Engine
+from ...reasons import told
 from ...report import SignatureReport
 
 log = logging.getLogger("fast_compile")
@@ -212,7 +212,7 @@ class Status:
         try:
             report = engine.report
             data: dict[str, Any] = {"node": self.node, "state": state, "model": report.name, "why": why}
-            data["advice"] = advice(why) if why else None
+            data["advice"] = told(why).advice(report.host) if why else None
             data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
                 self._sent = data

@@ -14,6 +14,7 @@ import torch
 from ...capture import Recorder, in_place_of
 from ...forks import OwnLock
 from ...kitchen import CODES, operators
+from ...reasons import COMPUTES
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
 from .offload import LEFT_TO_HOST, others_function
@@ -137,7 +138,7 @@ def _has_parts(module: Any) -> bool:
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
     """What is done to a quantised weight is recorded: it is done to its parts. One that has to be brought is those of what was brought."""
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
-        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+        recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
     device = kwargs.get("device", args[2] if len(args) > 2 else getattr(args[0] if args else kwargs.get("input"), "device", None))
     if device is not None and module.weight.device != device and not recorder.failure:
         with recorder.paused():
@@ -150,7 +151,7 @@ def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:
     """Tell the recorder whose weight and bias ``cast_bias_weight`` has returned."""
     if others_function(module):
-        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+        recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
             recorder.bind_weight(tensor, module, name, PageOrOwn() if hasattr(module, "_v") else None)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import COMPUTED
 from ...weights import Offload, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
 from ...weights.tensor_map import TensorMap
@@ -52,7 +53,7 @@ class ComfyOffload(Offload):
         """See :class:`Offload`."""
         found = tuple(getattr(ref.module(), FUNCTIONS.get(ref.name, ""), None) or ())
         if found and (ref.part is not None or not all(map(is_of_host, found))):
-            raise WeightsElsewhere(f"its layers compute their weights at each call (a {type(ref.module()).__name__} does)")
+            raise WeightsElsewhere(COMPUTED(kind=type(ref.module()).__name__))
         return found
 
     def watch(self, refs: Sequence[WeightRef]) -> Callable[[], bool]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import NOT_PAGED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from .partly_resident import own_tensor
 
@@ -39,7 +40,7 @@ class Page(Plain):
         if "_v" in own:
             tensor = own.get(_RESIDENT.get(ref.name, ""))
             if tensor is None:
-                raise WeightsElsewhere(f"the weight {ref} isn't in dynamic VRAM's range")
+                raise WeightsElsewhere(NOT_PAGED(weight=ref))
             return tensor if ref.part is None else ref.part.at(tensor, ref)  # type: ignore[no-any-return]
         current = own["_parameters"].get(ref.name) if ref.part is None else None
         if current is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import ANOTHER_DTYPE, COMPUTED, IN_A_FILE, NOT_PAGED, PAGES_MOVED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
 from .offload import FUNCTIONS, is_of_host
@@ -54,7 +55,7 @@ class PartlyResident:
                 self._fill(module)
                 self._vbar.unpin(*module._v[1:])  # type: ignore[index]  # or it would be held twice where the host counts
                 if self._hold(module, again=True) != signature:
-                    raise WeightsElsewhere("dynamic VRAM moved pages while they were filled")
+                    raise WeightsElsewhere(PAGES_MOVED())
             if signature is None:
                 weights = self._away[id(module)] = _brought_from(module)
                 token.append(tuple(tensor.data_ptr() for tensor in weights.values()))
@@ -78,7 +79,7 @@ class PartlyResident:
         """The tensor in main memory that is a weight of such a module."""
         whole = self._away[id(ref.module())].get(ref.name)
         if whole is None:
-            raise WeightsElsewhere(f"the weight {ref} isn't where dynamic VRAM keeps weights")
+            raise WeightsElsewhere(NOT_PAGED(weight=ref))
         return whole if ref.part is None else ref.part.at(whole, ref)
 
     def _hold(self, module: torch.nn.Module, again: bool = False) -> bytes | None:
@@ -98,7 +99,7 @@ def computed_by_host(ref: WeightRef) -> tuple[Computed, ...]:
     others, lora = own.get(FUNCTIONS.get(ref.name, "")) or (), own.get(f"{ref.name}_lowvram_function")
     found = (*(() if lora is None else (lora,)), *others)
     if found and (ref.part is not None or not all(map(is_of_host, found))):
-        raise WeightsElsewhere(f"its layers compute their weights at each call (a {type(ref.module()).__name__} does)")
+        raise WeightsElsewhere(COMPUTED(kind=type(ref.module()).__name__))
     return found
 
 
@@ -111,7 +112,7 @@ def own_tensor(ref: WeightRef) -> torch.Tensor:
     tensor = Plain().laid((ref,))
     wanted = getattr(ref.module(), f"{ref.name}_comfy_model_dtype", None)
     if ref.part is None and wanted is not None and tensor.dtype != wanted:
-        raise WeightsElsewhere(f"the weight {ref} is {tensor.dtype} in main memory, and {wanted} where dynamic VRAM brings it")
+        raise WeightsElsewhere(ANOTHER_DTYPE(weight=ref, dtype=tensor.dtype, wanted=wanted))
     return tensor
 
 
@@ -119,7 +120,7 @@ def _brought_from(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Where a module's weights are, by name."""
     weights = {name: tensor for name in _ORDER if (tensor := module._parameters.get(name)) is not None}
     if any(tensor.is_meta for tensor in weights.values()):
-        raise WeightsElsewhere(f"dynamic VRAM keeps a {type(module).__name__} in a file")
+        raise WeightsElsewhere(IN_A_FILE(kind=type(module).__name__))
     pinned = getattr(sys.modules.get("comfy.pinned_memory"), "get_pin", None)
     gathered = getattr(sys.modules.get("comfy.memory_management"), "interpret_gathered_like", None)
     if pinned is None or gathered is None or not hasattr(module, "_pin_state"):
