@@ -55,7 +55,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
-        self.left_to_host: frozenset[str] = frozenset()  # attributes of layers that say no more than how the host brings their weights
+        self.left_to_host: frozenset[str] = frozenset()  # attributes that say no more than how the host brings weights, of layers whose class has one
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ---------------------------------------------------------------------------------

@@ -247,10 +247,11 @@ def _traced(
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     contents: set[tuple[int, None]] = set()  # of these lists
-    for name in recorder.left_to_host:
-        layers = [module for module in root_modules(reads) if hasattr(type(module), name)]
-        bound |= {(id(layer.__dict__), name): layer.__dict__ for layer in layers}
-        contents |= {(id(value), None) for value in (getattr(layer, name) for layer in layers) if isinstance(value, list)}
+    if names := recorder.left_to_host:
+        for layer in root_modules(reads):
+            if any(hasattr(type(layer), name) for name in names):
+                bound |= {(id(layer.__dict__), name): layer.__dict__ for name in names}
+                contents |= {(id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)}
     guard = Guard(reads, bound, externals.fixed | effects.targets, contents)
     if graph is None:
         inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()

@@ -23,7 +23,7 @@ from ...weights.tensor_map import TensorMap
 log = logging.getLogger("fast_compile")
 FUNCTIONS = {"weight": "weight_function", "bias": "bias_function"}
 #: What of a layer says no more than where its weights are: :class:`ComfyOffload` asks for it at each call.
-LEFT_TO_HOST = frozenset({"comfy_cast_weights", *FUNCTIONS.values()})
+LEFT_TO_HOST = frozenset({"comfy_cast_weights", "prev_comfy_cast_weights", "comfy_patched_weights", *FUNCTIONS.values()})
 _NONE: list[Any] = []
 
 

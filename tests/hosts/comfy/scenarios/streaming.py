@@ -15,6 +15,11 @@ from driver import PACK, assert_close, assert_differs, calls, fast_compile, load
 from scenario_tools import fake_graphs, lora
 from twins import ELSEWHERE
 
+try:
+    from comfy.quant_ops import QUANT_ALGOS
+except ImportError:
+    QUANT_ALGOS = {}
+
 ENGINE = importlib.import_module(".sfast_core.engine", PACK.__name__)
 OFFLOAD = importlib.import_module(".sfast_core.hosts.comfy.offload", PACK.__name__).ComfyOffload
 
@@ -138,3 +143,51 @@ def scenario_unloaded_in_the_middle_of_a_sampling() -> None:
         assert_close(sample(parted, steps=6), expected)
         assert model.model.model_lowvram and report_of(model).signatures[0].streamed_bytes
         assert not report_of(model).calls["eager"] and report_of(model).calls["traced"] == 1, calls(model)
+
+
+def scenario_quantised_weights() -> None:
+    """Brought by their parts, numbers and scales; a LoRA on such a one runs as it was."""
+    for how in ("int8_tensorwise", "float8_e4m3fn"):
+        if how not in QUANT_ALGOS:
+            continue
+        with _partly(fake_graphs()):
+            model, twin = load("sd15", quantised={"how": how}), load("sd15", quantised={"how": how})
+            fast = fast_compile.apply(model)
+            for room in (0.2, 1.0, 0.5):
+                assert_close(sample(_parted(fast, room), steps=3), sample(_parted(twin, room), steps=3), 8e-2)
+                assert not report_of(model).calls["eager"], calls(model)
+                assert (report_of(model).signatures[0].streamed_bytes > 0) == (room < 1)
+            mine, theirs = lora(fast, "sd15"), lora(twin, "sd15")
+            assert_close(sample(_parted(mine, 0.2), steps=3), sample(_parted(theirs, 0.2), steps=3), 8e-2)
+
+
+def scenario_weights_stored_in_another_type() -> None:
+    """Cast at each use, LoRAs in the type that is computed with."""
+    sample(load("sd3"), steps=1)  # some of what the forward calls fills caches of its own the first time
+    for dtype, limit in ((torch.float8_e4m3fn, 1e-4), (torch.bfloat16, 4e-2)):
+        with _partly(fake_graphs()):
+            model, twin = load("sd3", options={"dtype": dtype}), load("sd3", options={"dtype": dtype})
+            fast = fast_compile.apply(model)
+            for room, strength in ((0.2, None), (1.0, None), (0.2, 1.0), (0.5, 0.5), (0.5, None)):
+                mine, theirs = (fast, twin) if strength is None else (lora(fast, "sd3", strength), lora(twin, "sd3", strength))
+                assert_close(sample(_parted(mine, room), steps=3), sample(_parted(theirs, room), steps=3), limit)
+            assert report_of(model).calls["traced"] == 1 and not report_of(model).calls["eager"], (dtype, calls(model))
+
+
+def scenario_code_of_others_in_a_partly_loaded_model() -> None:
+    """Between segments, each of which streams."""
+    with _partly(fake_graphs()):
+        model, twin = load("sd15"), load("sd15")
+
+        def patched(patcher: Any) -> Any:
+            patcher = patcher.clone()
+            patcher.set_model_attn2_patch(lambda q, k, v, options: (q * 1.5, k, v))
+            patcher.set_model_attn1_replace(lambda q, k, v, options: v * 0.9, "middle", 0)
+            return patcher
+
+        fast = fast_compile.apply(model)
+        for room in (0.2, 1.0, 0.5):
+            mine, theirs = _parted(patched(fast), room), _parted(patched(twin), room)
+            assert_close(sample(mine, steps=3), sample(theirs, steps=3))
+        assert report_of(model).signatures[0].segments > 1 and report_of(model).signatures[0].streamed_bytes
+        assert report_of(model).calls["traced"] == 1 and not report_of(model).calls["eager"], calls(model)
