@@ -91,10 +91,11 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"choices", "native", "ops", "target"},
     "__main__": {"doctor", "report_file", "terminal"},
     "state": {"capture", "engine"},
-    "compiled": {"ahead", "config", "engine", "report", "state"},
+    "libraries": {"capture", "forks", "ops", "weights"},
+    "compiled": {"ahead", "config", "engine", "libraries", "report", "state"},
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report"},
-    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "ops", "report", "runtime", "state", "weights"},
+    "hosts": {"advice", "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "libraries", "ops", "report", "runtime", "state", "weights"},
 }
 
 

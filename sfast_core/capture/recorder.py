@@ -26,7 +26,7 @@ from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
 from .guards import Pausing, Reader, Unwatched, reader_at
-from .inside import SPELLINGS, Inside, wrapped
+from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
 from .live.recording import LiveRecording
@@ -240,8 +240,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.OpOverload):
-            func = SPELLINGS.get(func, func)
+        if isinstance(func, _OPERATORS):
+            func, kwargs = spelled(func, args, kwargs)
         elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
@@ -256,6 +256,9 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         name = function_name(func)
         if self._leaf is not None:
             return self._in_leaf(func, name, args, kwargs)
+        if self._table.with_functions and (own := self._with_functions(args, kwargs)) is not None:
+            with self:  # what the class makes of the call is recorded
+                return own.__torch_function__(func, (own,), args, kwargs)  # type: ignore[attr-defined]
         self.watch.pause()
         if name == "__iter__":
             self.watch.resume()
@@ -282,6 +285,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             self._refuse_for(error, name)
         self.watch.resume()
         return result
+
+    def _with_functions(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
+        """The class of an argument that does something by itself where torch's functions are called with it, and hasn't yet."""
+        if not torch._C._is_torch_function_enabled():
+            return None
+        return next((type(tensor) for tensor in leaves((args, kwargs), torch.Tensor) if type(tensor) in self._table.with_functions), None)
 
     def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""

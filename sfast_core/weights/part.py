@@ -20,8 +20,20 @@ _BYTES = "bytes"  # the name of the part that is a whole's memory
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of torch's own classes: what it holds is what is in its memory."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    """Whether what a tensor holds is what is in its memory: one of torch's own classes, or a parameter that something is put beside."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) or (is_marked(type(tensor)) and not is_of_blocks(tensor))
+
+
+def is_marked(cls: type) -> bool:
+    """Whether a class of parameters leaves to torch what is done with them: bitsandbytes' say beside their bytes what these mean, to their layers."""
+    dispatched = getattr(cls, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
+    return cls is not torch.nn.Parameter and issubclass(cls, torch.nn.Parameter) and not dispatched and not hasattr(cls, "__tensor_flatten__")
+
+
+def has_functions(cls: type) -> bool:
+    """Whether such a class does something by itself where torch's functions are called with one of its tensors."""
+    function = cls.__torch_function__  # type: ignore[attr-defined]
+    return getattr(function, "__func__", function) is not torch.nn.Parameter.__torch_function__
 
 
 def has_parts(tensor: torch.Tensor) -> bool:
