@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import MethodDescriptorType
 from typing import Any
 
 import torch
@@ -28,13 +29,15 @@ SPELLINGS: dict[Any, Callable[..., torch.Tensor]] = {
     aten.matmul.default: torch.matmul,
     aten.add.Tensor: torch.add,
     aten.mul.Tensor: torch.mul,
+    aten.silu.default: torch.nn.functional.silu,
+    aten.gelu.default: torch.nn.functional.gelu,
 }
 
 
 def spelled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """One of PyTorch's own operators as the function that models call, which a recorder knows by its name, and the arguments by name for it.
 
-    Where such a function has the name the method of tensors is it, which takes what the operator takes. Others stay what they are: an operator that
+    Where a tensor's own method has the name it is that, which takes what the operator takes. Others stay what they are: an operator that
     has several forms becomes the one that these arguments choose.
     """
     if isinstance(operator, torch._ops.OpOverloadPacket):
@@ -47,7 +50,7 @@ def spelled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
         return SPELLINGS[operator], kwargs
     first = operator._schema.arguments[0] if operator._schema.arguments else None
     method = getattr(torch.Tensor, operator._schema.name.rpartition("::")[2], None)
-    fits = first is not None and first.name == "self" and str(first.type) == "Tensor" and callable(method)
+    fits = first is not None and first.name == "self" and str(first.type) == "Tensor" and isinstance(method, MethodDescriptorType)
     return (method if fits else operator), kwargs
 
 

@@ -33,7 +33,7 @@ from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
-from .values import METADATA
+from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -142,18 +142,25 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
         return self._leaf is not None or self._in_live > 0
 
-    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a layer as it is: one node, whose results are what it returns."""
+    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str = "") -> Any:
+        """Run a layer as it is: one node, whose results are what it returns.
+
+        ``reason``: why no graph can hold what it does. Then what it keeps and reads is its own affair, at each call.
+        """
         if self._paused or self.failure or self._leaf is not None:
             return call(*args, **kwargs)
         kind, given = type(module).__name__, leaves((args, kwargs), torch.Tensor)
         versions = [None if tensor.is_inference() else tensor._version for tensor in given]
-        because: list[str] = []
+        because = [reason] if reason else []
         self._leaf = because
+        if reason:
+            self.watch.pause()
         try:
             result = call(*args, **kwargs)
         finally:
             self._leaf = None
+            if reason:
+                self.watch.resume()
         with self.paused():
             try:
                 self._record_leaf(module, (args, kwargs), result, because)
@@ -264,6 +271,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             self.watch.resume()
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
+            if isinstance(func, torch._ops.OpOverload) and (reason := why_not_operator(func, args)):
+                raise CaptureError(reason)
             call = self._arguments(name, args, kwargs)
         except HasParts:
             return self._run_inside(func, name, args, kwargs)
