@@ -178,10 +178,10 @@ def record(
     recorder.random = random
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
-    def run(module: torch.nn.Module, *call: Any) -> Any:
+    def run(module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if id(module) in cut:
-            return recorder.call_live_code(cut[id(module)], around, *call)
-        return recorder.run_leaf(module, *call, REASON if looks_for_outliers(module) else "")
+            return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
+        return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
 
     def run_function(which: InTable, *call: Any) -> Any:
         return recorder.call_live_code(which, around, *call)
