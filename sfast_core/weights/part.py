@@ -7,7 +7,7 @@ each is bound and checked as a weight is.
 from __future__ import annotations
 
 import operator
-import weakref
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +17,8 @@ from .blocks import bytes_of, is_of_blocks, kind_of, shape_of
 from .errors import WeightsChanged
 
 _BYTES = "bytes"  # the name of the part that is a whole's memory
+STAMP = "_fast_compile_stamp"  #: on a whole: see :func:`stamped`
+Stamp = tuple[int, int]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -62,6 +64,23 @@ def alike(one: Any, other: torch.Tensor) -> bool:
     return all(alike(mine, theirs) for (_, mine), (_, theirs) in zip(parts_of(one), parts_of(other), strict=True))
 
 
+def stamped(whole: torch.Tensor) -> Stamp:
+    """What tells this whole from others.
+
+    It is put on the whole. A weak reference would do, but ``module.to`` exchanges such a tensor with another one (``torch.utils.swap_tensors``), which
+    torch refuses of a tensor that has any.
+    """
+    own = vars(whole)
+    if STAMP not in own:
+        own[STAMP] = time.monotonic_ns()
+    return id(whole), own[STAMP]
+
+
+def is_stamped(whole: object, stamp: Stamp) -> bool:
+    """Whether it is the whole that the stamp is of."""
+    return (id(whole), getattr(whole, "__dict__", {}).get(STAMP)) == stamp
+
+
 class Part:
     """Which part of a whole, and what the whole is besides its parts.
 
@@ -77,7 +96,7 @@ class Part:
         self.where = where
         self.of: Callable[[torch.Tensor], torch.Tensor] = bytes_of if where == _BYTES else operator.attrgetter(where)
         self._class, self._context = type(whole), _context(whole)
-        self._last = weakref.ref(whole)
+        self._last = stamped(whole)
 
     def __str__(self) -> str:
         return self.where.rpartition(".")[2]
@@ -88,10 +107,10 @@ class Part:
         Raises:
             WeightsChanged: it is no such whole any more: of another class, or quantised in another way.
         """
-        if whole is not self._last():
+        if not is_stamped(whole, self._last):
             if type(whole) is not self._class or _context(whole) != self._context:
                 raise WeightsChanged(f"the weight {name} is made of other parts now")
-            self._last = weakref.ref(whole)
+            self._last = stamped(whole)
         return self.of(whole)
 
     def in_any(self, tensor: torch.Tensor) -> torch.Tensor | None:

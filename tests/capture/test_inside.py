@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -164,3 +166,27 @@ def test_an_operator_whose_result_depends_on_values_is_no_part_of_a_graph() -> N
         check(handle)
     report = handle.report().text()
     assert "shape depends on another's values" in report and handle.engine.report.calls["fused"], report
+
+
+def test_a_module_with_such_weights_can_be_moved() -> None:
+    """``module.to`` exchanges them with others (``swap_tensors``), which torch refuses where somebody has weak references to them."""
+    handle = compiled(quantise(Net()))
+    check(handle), check(handle)
+    weight = handle.module.up.weight
+    assert not weakref.getweakrefs(weight)
+    torch.utils.swap_tensors(weight, nn.Parameter(Quantised.of(torch.randn(16, 8)), requires_grad=False))  # type: ignore[arg-type]
+    check(handle), check(handle)
+    torch.utils.swap_tensors(weight, nn.Parameter(Quantised.of(torch.randn(16, 8), halved=True), requires_grad=False))  # type: ignore[arg-type]
+    check(handle), check(handle)
+    assert handle.engine.report.calls == {"traced": 2, "fused": 4}, handle.report().text()
+
+
+def test_a_whole_that_is_another_with_the_same_parts() -> None:
+    handle = compiled(quantise(Net()))
+    check(handle), check(handle)
+    up: Any = handle.module.up
+    for halved in (True, True, False, True):
+        params = replace(up.weight._params, halved=halved)
+        up.weight = nn.Parameter(Quantised(up.weight._data, params), requires_grad=False)
+        check(handle)
+    assert not handle.engine.report.calls["eager"], handle.report().text()
