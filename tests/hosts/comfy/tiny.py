@@ -121,6 +121,8 @@ def quantised(weights: dict[str, torch.Tensor], how: str, rotate: int = 0, full_
             continue
         conf: dict[str, Any] = {"format": how}
         options: dict[str, Any] = {"scale": "recalculate"} if how.startswith("float8") else {}
+        if how in ("convrot_w4a4", "asym_w4a8_int8"):
+            conf["convrot_groupsize"] = options["convrot_groupsize"] = rotate or 64
         if how == "int8_tensorwise":
             options = {"per_channel": True}
             if rotate and weight.shape[1] % rotate == 0:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -123,6 +126,46 @@ def _with_loras(quantised: dict[str, Any]) -> None:
     for other in seen[1:4]:
         assert_differs(seen[0], other)
     assert torch.equal(seen[4], seen[0]) and torch.equal(seen[5], seen[1])
+
+
+def scenario_four_bits() -> None:
+    _same({"how": "convrot_w4a4"}, limit=2e-1)
+    _same({"how": "asym_w4a8_int8"})
+
+
+@contextmanager
+def _unseen(file: str, name: str) -> Iterator[None]:
+    """As on a GPU: what the library's function computes comes from kernels that PyTorch doesn't dispatch."""
+    module = importlib.import_module(file)
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    def launches(*args: Any, **kwargs: Any) -> torch.Tensor:
+        mode = torch.is_inference_mode_enabled()
+
+        def compute() -> torch.Tensor:
+            with torch.inference_mode(mode):
+                return function(*args, **kwargs)
+
+        with ThreadPoolExecutor(1) as other:
+            computed = other.submit(compute).result().contiguous()
+        out = torch.empty(computed.shape, dtype=computed.dtype)
+        ctypes.memmove(out.data_ptr(), computed.data_ptr(), computed.nbytes)
+        return out
+
+    setattr(module, name, launches)
+    try:
+        yield
+    finally:
+        setattr(module, name, function)
+
+
+def scenario_four_bits_by_kernels_that_are_no_operators() -> None:
+    for how, file in (("convrot_w4a4", "convrot_w4a4"), ("asym_w4a8_int8", "w4a8_int8")):
+        if how in QUANT_ALGOS:
+            with _unseen(f"comfy_kitchen.tensor.{file}", f"{file}_linear"):
+                model = _same({"how": how}, limit=2e-1)
+                assert not calls(model)["eager"] and "runs as it is" not in report_of(model).text(), report_of(model).text()
 
 
 def scenario_loras_on_int8() -> None:
