@@ -205,8 +205,9 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     @property
     def quantised_to(self) -> set[torch.dtype]:
-        """The dtypes of 8 bits among the parts that the graph computes with."""
-        return {node.meta["val"].dtype for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        """The dtypes of 8 bits among the parts that the graph computes with; uint8 where two numbers share a byte."""
+        parts = {ref: node.meta["val"] for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        return {torch.uint8 if ref.part is not None and ref.part.packed(value) else value.dtype for ref, value in parts.items()}
 
     def reads(self, tensor: torch.Tensor) -> bool:
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""

@@ -95,11 +95,15 @@ class Part:
     def __init__(self, whole: torch.Tensor, where: str) -> None:
         self.where = where
         self.of: Callable[[torch.Tensor], torch.Tensor] = bytes_of if where == _BYTES else operator.attrgetter(where)
-        self._class, self._context = type(whole), _context(whole)
+        self._class, self._context, self._numbers = type(whole), _context(whole), whole.numel()
         self._last = stamped(whole)
 
     def __str__(self) -> str:
         return self.where.rpartition(".")[2]
+
+    def packed(self, part: torch.Tensor) -> bool:
+        """Whether two of the whole's numbers share a byte of this part."""
+        return part.itemsize == 1 and 2 * part.numel() == self._numbers
 
     def at(self, whole: torch.Tensor, name: object) -> torch.Tensor:
         """The part of the tensor that is there now. ``name``: the weight's, for the error.
