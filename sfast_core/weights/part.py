@@ -27,9 +27,14 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def is_marked(cls: type) -> bool:
-    """Whether a class of parameters leaves to torch what is done with them: bitsandbytes' say beside their bytes what these mean, to their layers."""
-    dispatched = getattr(cls, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
-    return cls is not torch.nn.Parameter and issubclass(cls, torch.nn.Parameter) and not dispatched and not hasattr(cls, "__tensor_flatten__")
+    """Whether a class of parameters leaves to torch what is done with them: bitsandbytes' say beside their bytes what these mean, to their layers.
+
+    One that says it has another shape than its memory (Forge's, of GGUF's bytes) isn't such a class.
+    """
+    if cls is torch.nn.Parameter or not issubclass(cls, torch.nn.Parameter) or hasattr(cls, "__tensor_flatten__"):
+        return False
+    own = (getattr(cls, name) is not getattr(torch.Tensor, name) for name in ("shape", "dtype", "device"))
+    return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not any(own)
 
 
 def has_functions(cls: type) -> bool:

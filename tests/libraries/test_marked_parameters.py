@@ -138,3 +138,29 @@ def test_one_that_computes_by_itself() -> None:
     handle.module.weight = Dequantising.of(torch.randn(16, 8))
     check(handle)
     assert handle.engine.report.calls == {"traced": 1, "fused": 2}, handle.report().text()
+
+
+class Shaped(Marked):
+    """As Forge's, of GGUF's bytes: it says that it has another shape than its memory."""
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return torch.Size((self.numel() // 16, 16))
+
+
+def test_one_that_has_another_shape_than_its_memory_is_a_layers_own_affair() -> None:
+    class ShapedLayer(Layer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            state = self.weight.state  # type: ignore[attr-defined]
+            return F.linear(x, self.weight.data.reshape(-1, 8).to(x.dtype) * state.scale, self.bias)
+
+    net = Net(Marked)
+    net.up = ShapedLayer(nn.Linear(8, 16), Shaped)
+    assert not is_plain(net.up.weight)
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    check(handle), check(handle)
+    net.up.weight = Shaped.of(torch.randn(16, 8))
+    check(handle), check(handle)
+    calls = handle.engine.report.calls
+    assert calls["traced"] == 2 and calls["fused"] == 2 and not calls["eager"], handle.report().text()
+    assert "ShapedLayer" in str(handle.engine.report.signatures[-1].live) or "layer_up" in str(handle.engine.report.signatures[-1].live)
