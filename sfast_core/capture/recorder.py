@@ -27,14 +27,14 @@ from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
 from .guards import Pausing, Reader, Unwatched, reader_at
-from .inside import SPELLINGS, Inside, wrapped
+from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
 from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
-from .values import METADATA
+from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -148,18 +148,25 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
         return self._leaf is not None or self._in_live > 0
 
-    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a layer as it is: one node, whose results are what it returns."""
+    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str = "") -> Any:
+        """Run a layer as it is: one node, whose results are what it returns.
+
+        ``reason``: why no graph can hold what it does. Then what it keeps and reads is its own affair, at each call.
+        """
         if self._paused or self.failure or self._leaf is not None:
             return call(*args, **kwargs)
         kind, given = type(module).__name__, leaves((args, kwargs), torch.Tensor)
         versions = [None if tensor.is_inference() else tensor._version for tensor in given]
-        because: list[str] = []
+        because = [reason] if reason else []
         self._leaf = because
+        if reason:
+            self.watch.pause()
         try:
             result = call(*args, **kwargs)
         finally:
             self._leaf = None
+            if reason:
+                self.watch.resume()
         with self.paused():
             try:
                 self._record_leaf(module, (args, kwargs), result, because)
@@ -204,8 +211,9 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     @property
     def quantised_to(self) -> set[torch.dtype]:
-        """The dtypes of 8 bits among the parts that the graph computes with."""
-        return {node.meta["val"].dtype for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        """The dtypes of 8 bits among the parts that the graph computes with; uint8 where two numbers share a byte."""
+        parts = {ref: node.meta["val"] for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        return {torch.uint8 if ref.part is not None and ref.part.packed(value) else value.dtype for ref, value in parts.items()}
 
     def reads(self, tensor: torch.Tensor) -> bool:
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
@@ -246,8 +254,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.OpOverload):
-            func = SPELLINGS.get(func, func)
+        if isinstance(func, _OPERATORS):
+            func, kwargs = spelled(func, args, kwargs)
         elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
@@ -262,11 +270,16 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         name = function_name(func)
         if self._leaf is not None:
             return self._in_leaf(func, name, args, kwargs)
+        if self._table.with_functions and (own := self._with_functions(args, kwargs)) is not None:
+            with self:  # what the class makes of the call is recorded
+                return own.__torch_function__(func, (own,), args, kwargs)  # type: ignore[attr-defined]
         self.watch.pause()
         if name == "__iter__":
             self.watch.resume()
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
+            if isinstance(func, torch._ops.OpOverload) and (reason := why_not_operator(func, args)):
+                raise CaptureError(reason)
             call = self._arguments(name, args, kwargs)
         except HasParts:
             return self._run_inside(func, name, args, kwargs)
@@ -288,6 +301,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             self._refuse_for(error, name)
         self.watch.resume()
         return result
+
+    def _with_functions(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
+        """The class of an argument that does something by itself where torch's functions are called with it, and hasn't yet."""
+        if not torch._C._is_torch_function_enabled():
+            return None
+        return next((type(tensor) for tensor in leaves((args, kwargs), torch.Tensor) if type(tensor) in self._table.with_functions), None)
 
     def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""
