@@ -244,6 +244,9 @@ def _traced(
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
+    recorder.input_writes.finish(inputs)
+    for told in recorder.told:
+        reads.told(told.now, told.answer, told.name)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     guard = Guard(reads, bound, externals.fixed | effects.targets)
     if graph is None:

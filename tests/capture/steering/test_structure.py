@@ -637,13 +637,7 @@ def _() -> Steered:
     )
 
 
-#: Whether a weight wants a gradient steers training alone: it isn't compared.
-UNNOTICED = {"requires_grad steers"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="not noticed") if name in UNNOTICED else ()) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_a_change_is_noticed(name: str) -> None:
     steered = []
     for _ in range(2):
