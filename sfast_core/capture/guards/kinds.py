@@ -77,6 +77,7 @@ _SAME = (
     typing.TypeVar,
     re.Pattern,
     threading.Thread,
+    threading.Event,
     threading.Condition,
     type(threading.Lock()),
     type(threading.RLock()),
@@ -88,7 +89,7 @@ _CData = ctypes.c_int.__mro__[-2]
 _POINTERS = (ctypes._Pointer, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
 _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-_ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, threading.Event, _CData)
+_ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, _CData)
 _CACHED = type(functools.lru_cache(lambda: None))
 _CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
 #: Functions of C++ and Cython: what they keep is out of reach.
@@ -202,8 +203,6 @@ def answer(value: Any) -> Any:
     if isinstance(value, logging.Logger):
         levels = (value.level, value.getEffectiveLevel(), value.disabled, value.manager.disable)
         return (*levels, " ".join(str(id(each)) for each in (*value.handlers, *value.filters)))
-    if isinstance(value, threading.Event):
-        return value.is_set()
     if isinstance(value, weakref.ref):
         return value() is not None  # it never leads to another object, and what it leads to isn't held here
     if hasattr(value, "dtype"):

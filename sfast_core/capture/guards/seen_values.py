@@ -131,8 +131,9 @@ class SeenValues(SeenObjects):
                 for name in ("_name_", "_value_"):
                     self._below(self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name)
             owner = getattr(value, "__self__", None)
-            if (ATTRIBUTE, "locked") in chain.below and callable(getattr(value, "locked", None)):
-                self._ask(value.locked, origin)
+            for name in ("locked", "is_set"):  # of what threads wait for
+                if (ATTRIBUTE, name) in chain.below and hasattr(type(value), name):
+                    self._ask(getattr(value, name), origin)
             if owner is not None and isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
                 self._see(owner, USED, origin)
             inner = carried(value)

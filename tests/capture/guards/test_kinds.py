@@ -107,11 +107,11 @@ KINDS: dict[Kind, list[Any]] = {
     Kind.FILE: [math, torch],
     Kind.ASKED: [
         *(contextvars.ContextVar("a"), weakref.ref(Plain), bytearray(1), array.array("i", [1]), memoryview(b"a")),
-        *(np.ones(2), np.float32(1), logging.getLogger("a"), threading.Event(), ctypes.c_int(1), (ctypes.c_int * 2)()),
+        *(np.ones(2), np.float32(1), logging.getLogger("a"), ctypes.c_int(1), (ctypes.c_int * 2)()),
     ],
     Kind.CACHED: [functools.cache(lambda: 1), functools.lru_cache(len)],
     Kind.SAME: [
-        *(len, operator.attrgetter("a"), re.compile("a"), threading.Lock(), threading.RLock()),
+        *(len, operator.attrgetter("a"), re.compile("a"), threading.Lock(), threading.RLock(), threading.Event()),
         *(object(), Color.RED, Level.LOW, list[int], [].append, str.upper, vars(Plain)["static"], vars(Plain)["read"], vars(Plain)["cached"]),
         *((lambda: 1).__code__, torch.relu, torch.Tensor.shape),
     ],
