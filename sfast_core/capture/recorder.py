@@ -10,6 +10,7 @@ the recording. It never raises: ``failure`` says why it stopped, and the forward
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,6 +35,7 @@ from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
+from .told import ASKED, HIDDEN, Told, tells, told_by
 from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -52,6 +54,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
         self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
+        self.told: list[Told] = []  # by tensors that were there before the call
+        self._expected: set[tuple[int, str]] = set()  # likewise by inputs: which, and what
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -156,7 +160,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         if self._paused or self.failure or self._leaf is not None:
             return call(*args, **kwargs)
         kind, given = type(module).__name__, leaves((args, kwargs), torch.Tensor)
-        versions = [None if tensor.is_inference() else tensor._version for tensor in given]
+        versions = _versions(given)
         because = [reason] if reason else []
         self._leaf = because
         if reason:
@@ -172,7 +176,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._record_leaf(module, (args, kwargs), result, because)
             except (CaptureError, HasParts) as error:
                 self.refuse(reason_of(error) or f"a {kind} that runs as it is is given a tensor with parts")
-            if [None if tensor.is_inference() else tensor._version for tensor in given] != versions:
+            if _versions(given) != versions:
                 self.refuse(f"a {kind} that runs as it is changes its arguments")
         return result
 
@@ -299,6 +303,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
+        if name in ASKED and args:
+            self._asked(name, args[0])
         self.watch.resume()
         return result
 
@@ -335,12 +341,41 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
     def _refuse_for(self, error: Exception, name: str) -> None:
         self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
 
+    def _asked(self, name: str, tensor: torch.Tensor) -> None:
+        """A tensor is asked for what steers Python code besides its layout: as long as it was there before the call, it may tell something else at another."""
+        if not isinstance(tensor, torch.Tensor) or not is_plain(tensor):
+            return
+        inputs = self._inputs.get(self._storage(tensor), ())
+        place = next((index for index, each in inputs if each is tensor), None)
+        before = not inputs and ((node := self._nodes.get(tensor)) is None or node.op == "placeholder")
+        if name in HIDDEN:
+            if inputs or (name == "_version" and before):
+                self.refuse(f"{name} asks for what an input, or a weight, isn't alike in at each call")
+                self.at_work, self.ended_in = [], None  # live code would be told a copy's
+        elif place is not None:
+            self._expect(place, name, tensor)
+        elif inputs and name == "storage_offset":  # of a view: it follows from where those begin that it may be one of
+            for index, each in inputs:
+                self._expect(index, name, each)
+        elif before:
+            self.told.append(Told(name, self._table.find(tensor) or weakref.ref(tensor), told_by(name, tensor)))
+
+    def _expect(self, place: int, name: str, tensor: torch.Tensor) -> None:
+        if (place, name) not in self._expected:
+            self._expected.add((place, name))
+            self.decisions.expect(place, tells(name, told_by(name, tensor)))
+
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)
         for node in self.graph.nodes:
             uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
             if uninitialised and not all(_ignores_first(user) for user in node.users):
                 raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[int | None]:
+    with torch._C.DisableTorchFunction():
+        return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _ignores_first(node: torch.fx.Node) -> bool:

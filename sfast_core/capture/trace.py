@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE, reason_of, told
+from ..reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE, reason_of
 from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -249,6 +249,9 @@ def _traced(
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
+    recorder.input_writes.finish(inputs)
+    for asked in recorder.told:
+        reads.told(asked.now, asked.answer, asked.name)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     contents: set[tuple[int, None]] = set()  # of these lists
     if names := recorder.left_to_host:

@@ -64,7 +64,7 @@ class Guard:
         self._root = reads.root
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
-        self._marks = _marks_of(reads)
+        self._marks, self._exact = _marks_of(reads), reads.exact
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
         self._marked = [(table, name, _is_this(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
         rows = rows_of(reads, {*bound, *without}, self._noted)
@@ -82,7 +82,7 @@ class Guard:
         self._dicts = _Contents([entry for entry in quick if type(entry.value) is dict], _of_dicts)
         at_once = set(map(id, quick))
         self._others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
-        self._asked = [asked for key, asked in reads.asked.items() if key not in without]
+        self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
         self._functions = list(reads.functions.values())
         self._codes = [seen.code for seen in self._functions]
         self._cells = [(*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without]
@@ -96,7 +96,7 @@ class Guard:
         for seen in reads.seen.values():
             if seen.get() is root:
                 seen.table = None
-        self._marks = {}  # ids are others' later
+        self._marks, self._exact = {}, set()  # ids are others' later
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
@@ -123,7 +123,7 @@ class Guard:
     def _noted(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
             return value
-        return TensorNote(value, self._marks.get(id(value)))
+        return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
 
     def _set_classes(self, reads: ReadSet, without: Collection[tuple[int, Any]]) -> None:
         keys = [(cls, name) for cls, name in reads.classes if (id(cls), name) not in without]
@@ -280,9 +280,10 @@ class Guard:
         return None
 
     def _changed_values(self) -> str | None:
-        for asked in self._asked:
+        for key, asked in self._asked:
             now = asked.ask(*asked.of)
-            if now is not asked.then and not self._same(now, asked.then):
+            if now is not asked.then and not self._same(now, asked.then) and key not in self._left_out:
+                self.what = key
                 return f"{asked.origin} changed"
         return None
 
