@@ -13,10 +13,11 @@ import torch
 
 from ...weights.arriving import Arriving
 from ..instructions import Function, run_all
+from .batches import batched
 from .copier import Copier
 from .reads import Reads
 from .ring import Ring
-from .schedule import Schedule, sized
+from .schedule import Copy, Schedule, sized
 
 Brought: TypeAlias = "Mapping[int, Arriving]"  #: weights that have to be brought, by their places among the values
 _KEPT = 16  # instructions for which a weight that comes one by one waits for its next reader
@@ -89,44 +90,46 @@ class _Run:
 
     def __init__(self, schedule: Schedule, brought: Brought, memory: torch.Tensor, copier: Copier) -> None:
         self._copies, self._brought, self._memory, self._copier = schedule.copies, brought, memory, copier
+        self._batches = batched(schedule.copies, {place: weight.nbytes for place, weight in brought.items()}, schedule.ring_bytes)
         self._next = 0
         self._marks: dict[int, object] = {}  # behind the last copy that an instruction waits for
 
     def all(self, function: Function, values: list[Any]) -> None:
         """Run all instructions on ``values``."""
         end = len(function.instructions)
-        stops = sorted({copy.after + 1 for copy in self._copies} | {copy.before for copy in self._copies} | {0, end})
-        come = [copy.before for copy in self._copies]
+        stops = {batch.after + 1 for batch in self._batches} | {batch.before for batch in self._batches}
+        ordered = sorted(stops | {copy.before for copy in self._copies} | {0, end})
         place = 0
         self._copier.begin()
-        for at, until in zip(stops, [*stops[1:], end], strict=True):
+        for at, until in zip(ordered, [*ordered[1:], end], strict=True):
             self._start(at - 1)
             if at in self._marks:
                 self._copier.wait_for_copies(self._marks.pop(at))
-            while place < len(come) and come[place] == at:
+            while place < len(self._copies) and self._copies[place].before == at:
                 copy = self._copies[place]
-                values[copy.weight] = self._brought[copy.weight].made(self._slot(copy.weight, copy.offset))
+                values[copy.weight] = self._brought[copy.weight].made(self._slot(copy))
                 place += 1
             run_all(function.instructions[at:until], values)
         self._copier.end()
 
     def _start(self, behind: int) -> None:
         """Start the copies that may begin behind this instruction, which is the last that was run."""
-        copies = self._copies
-        if self._next == len(copies) or copies[self._next].after > behind:
+        batches = self._batches
+        if self._next == len(batches) or batches[self._next].after > behind:
             return
         if behind >= 0:
             self._copier.wait_for_results(self._copier.computed())
-        while self._next < len(copies) and copies[self._next].after <= behind:
-            copy = copies[self._next]
-            weight = self._brought[copy.weight]
-            self._copier.copy(weight.views(self._slot(copy.weight, copy.offset)), weight.sources)
+        while self._next < len(batches) and batches[self._next].after <= behind:
+            batch = batches[self._next]
+            for copy in batch.copies:
+                weight = self._brought[copy.weight]
+                self._copier.copy(weight.views(self._slot(copy)), weight.sources)
             self._next += 1
-            if self._next == len(copies) or copies[self._next].before != copy.before or copies[self._next].after > behind:
-                self._marks[copy.before] = self._copier.copied()
+            if self._next == len(batches) or batches[self._next].before != batch.before or batches[self._next].after > behind:
+                self._marks[batch.before] = self._copier.copied()
 
-    def _slot(self, place: int, offset: int) -> torch.Tensor:
-        return self._memory[offset : offset + self._brought[place].nbytes]
+    def _slot(self, copy: Copy) -> torch.Tensor:
+        return self._memory[copy.offset : copy.offset + self._brought[copy.weight].nbytes]
 
 
 def _next_reads(reads: Reads, count: int, brought: Brought) -> dict[tuple[int, int], int]:

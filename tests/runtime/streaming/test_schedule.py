@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from sfast_core.runtime.streaming.batches import Batch, batched
 from sfast_core.runtime.streaming.schedule import ALIGNMENT, DoesNotFit, Schedule, Use, aligned, plan, sized, smallest
 
 
@@ -26,6 +27,19 @@ def played(uses: list[Use], schedule: Schedule) -> None:
         for first, last in use.reads:
             assert any(copy.weight == use.weight and copy.before <= first and copy.until >= last for copy in copies), "a reader finds nothing"
     assert schedule.moved_bytes == sum(sizes[copy.weight] for copy in copies)
+    played_in_batches(uses, schedule)
+
+
+def played_in_batches(uses: list[Use], schedule: Schedule) -> tuple[Batch, ...]:
+    """All copies, in order, none before it may begin, each there when its reader comes, and no batch that waits for its own reader."""
+    batches = batched(schedule.copies, {use.weight: use.bytes for use in uses}, schedule.ring_bytes)
+    assert [copy for batch in batches for copy in batch.copies] == [*schedule.copies]
+    for batch in batches:
+        assert batch.after == max(copy.after for copy in batch.copies) and batch.before == min(copy.before for copy in batch.copies)
+        assert batch.after < batch.before
+    for earlier, later in itertools.pairwise(batches):
+        assert earlier.after <= later.after and earlier.before <= later.before
+    return batches
 
 
 def one_each(*sizes: int) -> list[Use]:
@@ -66,6 +80,14 @@ def test_what_lies_in_a_weight_keeps_its_range() -> None:
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(DoesNotFit, match="have no room in a ring of 256 bytes"):
         plan([Use(0, ALIGNMENT, ((0, 0),)), Use(1, ALIGNMENT, ((0, 0),))], ALIGNMENT)
+
+
+def test_neighbours_are_waited_for_together() -> None:
+    uses = [Use(index, 1 << 20, ((index, index),)) for index in range(64)]
+    batches = played_in_batches(uses, plan(uses, 1 << 30))
+    assert [len(batch.copies) for batch in batches] == [1, 1, 2, 4, *[8] * 7], "the first instruction waits for the first alone"
+    tight = played_in_batches(uses, plan(uses, 4 << 20))
+    assert all(batch.after < batch.before for batch in tight) and len(tight) > 60, "as many are ahead as without batches"
 
 
 def test_every_small_call() -> None:
