@@ -228,7 +228,8 @@ class GraphedProgram:
         bound = self._store.bind(program.weights, weights)
         try:
             run = self._streams.prepared(inputs, weights, config.stream_budget_bytes)
-            self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured)
+            known = not self._streams.computing(weights)
+            self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured, known=known)
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
             self.release()
             self._out_of_memory.failed("capture", str(error))
@@ -236,7 +237,7 @@ class GraphedProgram:
             return
         except Exception as error:
             self.release()
-            self._capture_failed = True
+            self._capture_failed = not self._streams.refuse(weights, error)
             self._report.not_captured_because = f"capturing failed: {error}"
             self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
             return

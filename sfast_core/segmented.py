@@ -178,7 +178,7 @@ class SegmentedProgram(GraphedProgram):
                 self.release()
             segments.release()
             if error is not around.raised and not isinstance(error, Evicted):
-                self._failed(error)
+                self._failed(error, weights)
             raise
         finally:
             self._capturing = False
@@ -189,13 +189,13 @@ class SegmentedProgram(GraphedProgram):
         self._report.capture_s += time.perf_counter() - start - around.seconds
         return results
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException, weights: list[torch.Tensor | Arriving]) -> None:
         """Note why there is no graph, where it was the capture that failed."""
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self._out_of_memory.failed("capture", str(error))
             self._reporter.say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
         elif isinstance(error, RuntimeError):
-            self._capture_failed = True
+            self._capture_failed = not self._streams.refuse(weights, error)
             self._report.not_captured_because = f"capturing failed: {error}"
             self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
 

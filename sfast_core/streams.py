@@ -5,7 +5,6 @@ Which they are is a property of a call, not of the trace: the same program serve
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeAlias
@@ -47,7 +46,9 @@ class Streams:
         self._streamed: dict[int, Streamed] = {}  # by the object whose instructions it runs: the program's function, or stretches of its body
         self._ring: Ring | None = None
         self._own_budget: int | None = None  # of the ring, where nobody says
-        self._sources: list[weakref.ref[torch.Tensor]] = []
+        self._pinned: Callable[[], bool] | None = None  # likewise what tells that they are pinned still
+        self._functions: list[object] = []  # of the host's, that it computes: what they read has to stay
+        self._refused: str | None = None  # why what the host computes can't be captured
         self._in_graph = False  # whether the graph that was prepared last brings weights
         self._watch: Callable[[], bool] | None = None  # likewise what tells that the host does with them what it did then
 
@@ -154,8 +155,10 @@ class Streams:
         known = [self._streamed.get(id(part)) for inner, part in _all_stretches(body) if _brought_in(inner, part, weights)] if body else None
         if not all(each is not None and each.known for each in ([self._streamed.get(id(self._program.run))] if known is None else known)):
             return "weights are brought one by one, to see what is made of them"
-        if any(weight.computed for weight in arriving):
+        if any(not weight.repeatable for weight in arriving):
             return "the host computes weights at each call"
+        if self._refused is not None and any(weight.computed for weight in arriving):
+            return self._refused
         if self._device.type == "cuda" and not all(map(_copied_beside, (source for weight in arriving for source in weight.sources))):
             return "weights aren't in pinned memory, from which alone they can be copied beside what is computed"
         return None
@@ -167,10 +170,8 @@ class Streams:
         return not self._in_graph or (self._ring is not None and self._ring.alive)
 
     def readable(self) -> bool:
-        """Whether it may copy from where it does: all that is pinned is pinned still."""
-        if not self._in_graph or self._device.type != "cuda":
-            return True
-        return all(source is not None and _copied_beside(source) for source in (ref() for ref in self._sources))
+        """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is pinned still."""
+        return self._pinned is None or self._pinned()
 
     def same(self) -> bool:
         """Whether the host does to weights what it did when it was prepared."""
@@ -178,20 +179,32 @@ class Streams:
 
     def still(self, weights: Sequence[Given]) -> bool:
         """Whether it does for these, which lie where those did that it was prepared for. Then what the host does is what it does from now on."""
-        if self.why_not_captured(weights) is not None:
+        if self.why_not_captured(weights) is not None or self._functions != _functions(weights):
             return False
         self._prepare(weights)
         return True
 
+    def computing(self, weights: Sequence[Given]) -> bool:
+        """Whether a graph of these holds what the host computes: it may be anything."""
+        return any(isinstance(weight, Arriving) and weight.computed for weight in weights)
+
+    def refuse(self, weights: Sequence[Given], error: Exception) -> bool:
+        """Capturing these failed. Returns whether that may be for what the host computes of them: then those without it may be captured still."""
+        if self.computing(weights):
+            self._refused = f"what the host computes of weights can't be captured: {error}"
+        return self.computing(weights)
+
     def release(self) -> None:
         """It is gone."""
-        self._in_graph, self._watch, self._sources = False, None, []
+        self._in_graph, self._watch, self._pinned, self._functions = False, None, None, []
 
     # --------------------------------------------------------------------------------------------------------------------
 
     def _prepare(self, weights: Sequence[Given]) -> None:
         self._in_graph, self._watch = _any_arriving(weights), self._store.watch(self._program.weights)
-        self._sources = [weakref.ref(source) for weight in weights if isinstance(weight, Arriving) for source in weight.sources]
+        self._functions = _functions(weights)
+        sources = [source for weight in weights if isinstance(weight, Arriving) for source in weight.sources]
+        self._pinned = self._store.watch_pins(sources) if self._in_graph else None
 
     def _of(self, key: object, function: Function) -> Streamed:
         if id(key) not in self._streamed:
@@ -247,6 +260,11 @@ class _Used:
 def _copied_beside(source: torch.Tensor) -> bool:
     """Whether it can be copied beside what is computed. A part of a packed weight may be on the device while another is away."""
     return source.device.type != "cpu" or source.is_pinned()
+
+
+def _functions(weights: Sequence[Given]) -> list[object]:
+    """What the host computes of weights, and of which."""
+    return [(index, weight.functions) for index, weight in enumerate(weights) if isinstance(weight, Arriving) and weight.computed]
 
 
 def _any_arriving(weights: Sequence[Given]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.copier import PlainCopier
+from sfast_core.weights import Held
 from tests.fakes import FakeBackend
 from tests.models import Forward, UNet
 from tests.streaming import LateCopier, PretendOffload, part_of
@@ -174,6 +176,55 @@ def test_what_the_host_computes_of_weights_is_computed_on_arrival(graphs: Device
     assert torch.equal(handle(*inputs), plain) and torch.equal(handle(*inputs), plain)
     assert calls(handle)["traced"] == 1 and "eager" not in calls(handle)
     assert handle.engine.report.signatures[0].captures == 2
+
+
+def test_what_the_host_computes_is_captured_where_all_that_it_reads_stays(graphs: DeviceGraphs) -> None:
+    """As :class:`Held`: another one is another graph, and what was read lives as long as the graph does."""
+    net, inputs = unet(), UNet.inputs()
+    handle, offload = offloading(net, *part_of(net, 0.5), stream_budget_bytes=0)
+    offload.held = lambda functions, device: tuple(map(Held, functions))  # type: ignore[method-assign]
+    plain = [handle(*inputs) for _ in range(3)][0]
+    name = "blocks.0.attn1.to_k.weight"
+    kept = []
+    for factor in (1.0, 2.0):
+        delta = torch.randn_like(net.get_parameter(name)) * 0.1
+        kept.append(weakref.ref(delta))
+        offload.computed = {name: (lambda weight, delta=delta, factor=factor: weight.add_(delta, alpha=factor),)}
+        other = unet()
+        other.get_parameter(name).data.add_(delta, alpha=factor)
+        expected = offloading(other)[0](*inputs)
+        for _ in range(3):
+            assert torch.equal(handle(*inputs), expected)
+        del delta
+    assert calls(handle) == {"traced": 1, "replayed": 8} and handle.engine.report.signatures[0].captures == 3
+    offload.computed = {}
+    assert kept[0]() is None and kept[1]() is not None, "the graph reads it"
+    assert torch.equal(handle(*inputs), plain) and kept[1]() is None
+
+
+def test_an_error_that_the_hosts_function_swallows_is_no_graph_without_its_lora(graphs: DeviceGraphs) -> None:
+    """The call runs without a graph then, and what the host does to other weights may be captured still."""
+    net, inputs = unet(), UNet.inputs()
+    handle, offload = offloading(net, "", stream_budget_bytes=0)
+    offload.held = lambda functions, device: tuple(map(Held, functions))  # type: ignore[method-assign]
+    for _ in range(3):
+        check(handle)
+
+    def reads(weight: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(RuntimeError):
+            weight.mul_(1 + weight.abs().max().item())
+        return weight
+
+    offload.computed = {"conv_out.bias": (reads,)}
+    other = unet()
+    reads(other.conv_out.bias.data)
+    for _ in range(3):
+        assert torch.equal(handle(*inputs), offloading(other)[0](*inputs))
+    assert calls(handle) == {"traced": 1, "replayed": 2, "fused": 3}
+    offload.computed = {}
+    for _ in range(2):
+        check(handle)
+    assert calls(handle)["replayed"] == 4
 
 
 def test_views_of_a_weight_keep_its_slot(graphs: DeviceGraphs) -> None:

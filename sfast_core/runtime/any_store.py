@@ -54,6 +54,9 @@ class Store(Protocol):
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
         """What tells whether the host still does to weights that are brought what it does now, beside what :meth:`bind` watches."""
 
+    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+        """What tells, as long as these live, whether those that are pinned now are pinned still."""
+
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """Remember where ``tensors``, just resolved for ``weights``, lie."""
 

@@ -132,6 +132,7 @@ class DeviceGraphs:
         budget_bytes: int | None,
         owner: object = None,
         instead_of: Kept | None = None,
+        known: bool = True,
     ) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 
@@ -141,6 +142,7 @@ class DeviceGraphs:
             budget_bytes: what all graphs may hold; None: what they hold and a third of what is free.
             owner: an object that isn't held, with which the graph goes: the compiled state of a model that is deleted.
             instead_of: a graph of the same computation, which is released. The new one works in its memory.
+            known: whether with that it is known that it can be captured.
 
         Raises:
             RuntimeError: it can't be captured; an out-of-memory is tried once more with all other graphs released.
@@ -148,7 +150,7 @@ class DeviceGraphs:
         with self.lock:
             budget = self._budget(budget_bytes)
             try:
-                captured = Captured(self.backend, inputs, run, rehearse=instead_of is None)
+                captured = Captured(self.backend, inputs, run, rehearse=instead_of is None or not known)
             except torch.cuda.OutOfMemoryError:
                 if not self.release_all():
                     raise

@@ -148,7 +148,7 @@ class WeightStore:
         """See :class:`~.any_store.Store`. What has to be brought is laid out on the way, and stays as it is where it lies."""
         brought: dict[int, Arriving] = {}
         for index, weight in enumerate(weights):
-            functions = [self._offload.functions(ref) for ref in weight.refs]
+            functions = [self._offload.held(found, device) if (found := self._offload.functions(ref)) else () for ref in weight.refs]
             away = [ref for ref in weight.refs if self._offload.away(ref, ref.tensor(), device)]
             if away or any(functions):
                 for ref in away:
@@ -163,6 +163,10 @@ class WeightStore:
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
         """See :class:`~.any_store.Store`."""
         return self._offload.watch([ref for weight in weights for ref in weight.refs])
+
+    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+        """See :class:`~.any_store.Store`."""
+        return self._offload.watch_pins(tensors)
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """Remember where ``tensors``, just resolved for ``weights``, lie."""

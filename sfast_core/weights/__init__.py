@@ -6,7 +6,7 @@ from .channels_last import CHANNELS_LAST, ChannelsLast
 from .errors import WeightsChanged, WeightsElsewhere
 from .layout import PLAIN, Layout, Layouts, Weight
 from .layouts import LAYOUTS
-from .offload import Arrival, Offload
+from .offload import Arrival, Held, Offload
 from .packed import PACKED, Packed
 from .plain import Plain
 from .ref import WeightRef
@@ -21,6 +21,7 @@ __all__ = [
     "Arriving",
     "Bound",
     "ChannelsLast",
+    "Held",
     "Layout",
     "Layouts",
     "Offload",

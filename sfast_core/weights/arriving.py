@@ -16,7 +16,7 @@ import torch
 from ..reasons import NOT_THERE, PARTLY_AWAY, WHICH_DTYPE
 from .errors import WeightsElsewhere
 from .layout import Layout, Weight
-from .offload import Arrival, Computed
+from .offload import Arrival, Computed, Held
 from .packed import PACKED
 
 Strides = tuple[int, ...]
@@ -111,6 +111,11 @@ class Arriving:
     def computed(self) -> bool:
         """Whether the host computes something of it."""
         return any(self.functions)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a graph may hold what it computes."""
+        return all(isinstance(function, Held) for functions in self.functions for function in functions)
 
     # -- in the slot -----------------------------------------------------------------------------------------------------
 

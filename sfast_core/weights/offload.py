@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .ref import WeightRef
 
@@ -25,6 +27,43 @@ class Arrival:
     dtype: torch.dtype | None = None
 
 
+class Held:
+    """A host's function of a weight, with all else that it reads in memory that stays as long as this does: a graph may hold what it computes.
+
+    A function that notes an error of PyTorch's and goes on without what it should have done, as ComfyUI's do, raises it here: a graph would be without
+    that for as long as it lives.
+    """
+
+    def __init__(self, function: Computed) -> None:
+        self._function = function
+
+    def __call__(self, weight: torch.Tensor) -> torch.Tensor:
+        with _Errors() as errors:
+            result = self._function(weight)
+        if errors.first is not None:
+            raise errors.first
+        return result
+
+
+class _Errors(TorchDispatchMode):
+    """Operators run as they are; the first error of any is kept."""
+
+    first: Exception | None = None
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Or torch._dynamo is imported for it, which takes seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self.first = self.first or error
+            raise
+
+
 class Offload:
     """A host that moves weights off the device and does nothing else to them. Hosts that do more have a class of their own."""
 
@@ -40,6 +79,10 @@ class Offload:
         """
         return ()
 
+    def held(self, functions: tuple[Computed, ...], device: torch.device) -> tuple[Computed, ...]:
+        """The same functions, each as :class:`Held` if its host's memory allows that."""
+        return functions
+
     def watch(self, refs: Sequence[WeightRef]) -> Callable[[], bool]:
         """What tells whether :meth:`functions` gives the same for all of these, and these compute the same, as it does now."""
         return _the_same
@@ -47,6 +90,13 @@ class Offload:
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
         """Let the memory of a weight be pinned, if the host bears it. Returns whether it is."""
         return tensor.is_pinned()
+
+    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+        """What tells, as long as these live, whether those that are pinned now are pinned still. It is asked at each call, in front of it.
+
+        What PyTorch has pinned stays so. A host that unpins memory which it keeps has an answer of its own.
+        """
+        return _the_same
 
 
 def _the_same() -> bool:

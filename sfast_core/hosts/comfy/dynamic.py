@@ -20,6 +20,7 @@ import torch
 
 from ...reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
 from ...weights import PLAIN, Arrival, Arriving, Bound, Layouts, Weight, WeightsElsewhere
+from .held_patches import HeldPatches
 from .page import Page
 from .partly_resident import PartlyResident, computed_by_host
 
@@ -34,6 +35,7 @@ class DynamicStore:
         self._base_model = weakref.ref(base_model)
         self._filled: Any = None  # the page signature and the patches that the range was last filled for
         self._page = Page()
+        self._patches = HeldPatches()
         self._partly: PartlyResident | None = None  # during a call in which not all of it is resident
         self._layouts: Layouts = {PLAIN: self._page}
 
@@ -111,7 +113,7 @@ class DynamicStore:
         for index, weight in enumerate(weights):
             (ref,) = weight.refs
             if partly.away(ref.module()):
-                found.append(Arriving.of(weight, self._page, [computed_by_host(ref)], arrivals[index], device, [partly.source(ref)]))
+                found.append(Arriving.of(weight, self._page, [self._patches.held(computed_by_host(ref), device)], arrivals[index], device, [partly.source(ref)]))
             else:
                 found += self.tensors([weight], device)
         return found
@@ -120,6 +122,10 @@ class DynamicStore:
         """Whether the same modules are resident, at the same pages, and the others' weights where they were, with the same patches."""
         before = self._now()
         return lambda: self._now() == before
+
+    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+        """:class:`_Partly` compares that."""
+        return lambda: True
 
     def _now(self) -> tuple[Any, ...] | None:
         return None if self._partly is None else (self._partly.token, getattr(self._base_model(), "current_weight_patches_uuid", None))

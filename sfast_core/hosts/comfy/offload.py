@@ -19,6 +19,7 @@ from ...reasons import COMPUTED
 from ...weights import Offload, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
 from ...weights.tensor_map import TensorMap
+from .held_patches import HeldPatches, watch_added
 
 log = logging.getLogger("fast_compile")
 FUNCTIONS = {"weight": "weight_function", "bias": "bias_function"}
@@ -47,6 +48,7 @@ class ComfyOffload(Offload):
 
     def __init__(self, owner: torch.nn.Module) -> None:
         self._owner = weakref.ref(owner)
+        self._patches = HeldPatches()
         self._asked = TensorMap[bool]()  # weights that were to be pinned
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
@@ -62,7 +64,19 @@ class ComfyOffload(Offload):
         tables, names = [ref.module().__dict__ for ref in below], [FUNCTIONS[ref.name] for ref in below]
         now = lambda: list(map(dict.get, tables, names, itertools.repeat(_NONE)))  # noqa: E731
         before = [list(functions) for functions in now()]
-        return lambda: now() == before
+        added = watch_added([*itertools.chain(*before)])
+        return lambda: now() == before and added()
+
+    def held(self, functions: tuple[Computed, ...], device: torch.device) -> tuple[Computed, ...]:
+        """See :class:`Offload`."""
+        return self._patches.held(functions, device)
+
+    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+        """ComfyUI has a table of what it has pinned, by address. What isn't in there was pinned by PyTorch."""
+        now: Callable[[], dict[int, int]] = lambda: getattr(sys.modules.get("comfy.model_management"), "PINNED_MEMORY", {})  # noqa: E731
+        pinned = now()
+        ours = {address for tensor in tensors if (address := tensor.data_ptr()) in pinned}
+        return lambda: ours <= now().keys()
 
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
         """Ask the patcher, once for each tensor: it knows how much may be pinned, and gives it back when it unloads the model."""

@@ -33,7 +33,7 @@ class PartlyResident:
         fill: brings a module's weights into its pages.
 
     Attributes:
-        token: equal at two calls where the same modules are at the same pages, and the others' weights in the same memory.
+        token: equal at two calls where the same modules are at the same pages, and the others' weights in the same memory, pinned or not alike.
     """
 
     def __init__(self, vbar: Any, modules: Sequence[torch.nn.Module], fill: Callable[[torch.nn.Module], None]) -> None:
@@ -58,7 +58,7 @@ class PartlyResident:
                     raise WeightsElsewhere(PAGES_MOVED())
             if signature is None:
                 weights = self._away[id(module)] = _brought_from(module)
-                token.append(tuple(tensor.data_ptr() for tensor in weights.values()))
+                token.append(tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in weights.values()))
             else:
                 token.append((signature,))
         self.token = tuple(token)
