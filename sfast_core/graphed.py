@@ -227,7 +227,8 @@ class GraphedProgram:
         program, start = self.program, time.perf_counter()
         bound = self._store.bind(program.weights, weights)
         try:
-            run = self._streams.prepared(inputs, weights, config.stream_budget_bytes)
+            given = self._streams.keep(weights, config.stream_budget_bytes)
+            run = self._streams.prepared(inputs, given, config.stream_budget_bytes)
             known = not self._streams.computing(weights)
             self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured, known=known)
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now

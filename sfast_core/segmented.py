@@ -164,8 +164,9 @@ class SegmentedProgram(GraphedProgram):
         program, start = self.program, time.perf_counter()
         weights = self._weights()
         bound = self._store.bind(program.weights, weights)
-        stretch = self._streams.prepared_stretches(weights, config.stream_budget_bytes) or run_stretch
-        segments = CapturedSegments(self._body, self._kept(weights), graphs, stretch)
+        given = self._streams.keep(weights, config.stream_budget_bytes)
+        stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes) or run_stretch
+        segments = CapturedSegments(self._body, self._kept(given), graphs, stretch)
 
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
             return segments, program.deliver(segments.capture(inputs, around))

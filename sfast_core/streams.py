@@ -5,7 +5,7 @@ Which they are is a property of a call, not of the trace: the same program serve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from .runtime.instructions import Function, run_all
 from .runtime.program import Program
 from .runtime.segments import Body, RunStretch, Stretch
 from .runtime.streaming.copier import copier_for
+from .runtime.streaming.kept import SMALL_BYTES, Kept
 from .runtime.streaming.ring import Ring
 from .runtime.streaming.streamed import Streamed
 from .weights import Arriving
@@ -27,6 +28,7 @@ Tensors = Sequence[torch.Tensor]
 Given: TypeAlias = "torch.Tensor | Arriving"  #: a weight that is there, or one to be brought
 _FREE_PART = 4  # of what is free, the ring may take the part of one in so many
 _MOST_BYTES = 2 << 30  # of the ring, where nobody says: more are ahead of any instruction by then than copies can catch up with
+_KEPT_PART = 2  # of what weights may take, copies that are kept may take the part of one in so many
 _UNKNOWN_BYTES = 1 << 30  # where it isn't known what is free
 
 
@@ -49,7 +51,11 @@ class Streams:
         self._pinned: Callable[[], bool] | None = None  # likewise what tells that they are pinned still
         self._functions: list[object] = []  # of the host's, that it computes: what they read has to stay
         self._refused: str | None = None  # why what the host computes can't be captured
-        self._in_graph = False  # whether the graph that was prepared last brings weights
+        self._in_graph = False  # whether the graph that was prepared last reads weights that are away
+        self._brings = False  # whether it brings any of them itself
+        self._kept: Kept | None = None  # what holds the others,
+        self._kept_at: dict[int, int] = {}  # where it reads them, by number,
+        self._period: Hashable = None  # and in which period they were copied
         self._watch: Callable[[], bool] | None = None  # likewise what tells that the host does with them what it did then
 
     # -- a program in one piece ------------------------------------------------------------------------------------------
@@ -72,10 +78,9 @@ class Streams:
             return self._run(inputs, weights, budget_bytes)
 
     def prepared(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None) -> Callable[[Tensors], Tensors]:
-        """The program as a function of its inputs, to be captured with these weights."""
-        self._prepare(weights)
+        """The program as a function of its inputs, to be captured with these weights, which :meth:`keep` gave."""
         self._note(weights)
-        if not self._in_graph:
+        if not self._brings:
             return lambda static: self._program(static, weights)  # type: ignore[arg-type]
         function = self._function()
         schedule = self._of(function, function).plan(self._brought(function, len(inputs), weights), self._budget(budget_bytes))
@@ -123,10 +128,9 @@ class Streams:
         return run
 
     def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch | None:
-        """As :meth:`stretches`, to be captured: there is a ring for the largest before the first runs."""
-        self._prepare(weights)
+        """As :meth:`stretches`, to be captured: there is a ring for the largest before the first runs. The weights are what :meth:`keep` gave."""
         self._note(weights)
-        if not self._in_graph or self._program.body is None:
+        if not self._brings or self._program.body is None:
             return None
         moved = largest = 0
         for body, part in _all_stretches(self._program.body):
@@ -163,11 +167,68 @@ class Streams:
             return "weights aren't in pinned memory, from which alone they can be copied beside what is computed"
         return None
 
+    def keep(self, weights: Sequence[Given], budget_bytes: int | None) -> list[Given]:
+        """To be captured are these; some of which, as copies that stay on the device as long as the host says that nobody writes to them."""
+        self._prepare(weights)
+        before, self._kept, self._kept_at, self._period, given = self._kept, None, {}, self._store.period(), list(weights)
+        if self._in_graph and self._period is not None and self._graphs is not None:
+            kept = self._kept = self._copies(self._graphs)
+            parts = self._parts(weights)
+            whole, smallest = self._whole_budget(budget_bytes), max((streamed.smallest(brought) for streamed, brought, _ in parts), default=0)
+            room = max(0, min(whole // _KEPT_PART, whole - max(2 * smallest, self._graphs.ring_bytes)))
+            order = list(dict.fromkeys(numbers[place] for streamed, brought, numbers in parts for place in streamed.order(brought)))
+            for index in sorted(order, key=lambda index: weights[index].nbytes > SMALL_BYTES):
+                weight = weights[index]
+                if isinstance(weight, Arriving) and (weight.weight in kept or kept.bytes + weight.nbytes <= room):
+                    given[index] = tensor = kept.tensor(weight, self._device, self._period, self._graphs.backend.synchronise)
+                    self._kept_at[index] = tensor.data_ptr()
+        self._let_go(before)
+        self._brings = _any_arriving(given)
+        return given
+
+    def _copies(self, graphs: DeviceGraphs) -> Kept:
+        """The store's."""
+        kept = self._store.kept
+        if kept is None or not kept.alive:
+            kept = self._store.kept = Kept()
+            graphs.hold(kept, self._store)
+        graphs.touch(kept)
+        kept.users.add(self)
+        return kept
+
+    def _still_kept(self, weights: Sequence[Given]) -> bool:
+        """Whether the copies that the graph reads are where it reads them. If another period has begun, they are made anew there."""
+        period = self._store.period()
+        if (period is None) != (self._period is None):
+            return False
+        if self._kept_at:
+            if self._kept is None or not self._kept.alive or self._graphs is None:
+                return False
+            for index, address in self._kept_at.items():
+                weight = weights[index]
+                if not isinstance(weight, Arriving) or self._kept.address(weight.weight) != address:
+                    return False
+                if self._kept.tensor(weight, self._device, period, self._graphs.backend.synchronise).data_ptr() != address:
+                    return False
+        self._period = period
+        return True
+
+    def _parts(self, weights: Sequence[Given]) -> list[tuple[Streamed, dict[int, Arriving], dict[int, int]]]:
+        """What is run by a schedule each: its own weights that are away, by place, and their numbers among all."""
+        body = self._program.body
+        if body is None:
+            function = self._function()
+            places = function.given[len(function.given) - len(weights) - len(self._program.constants) :][: len(weights)]
+            numbers = {place: index for index, place in enumerate(places)}
+            return [(self._of(function, function), {place: weight for place, i in numbers.items() if isinstance(weight := weights[i], Arriving)}, numbers)]
+        stretches = [(inner, part, _brought_in(inner, part, weights)) for inner, part in _all_stretches(body)]
+        return [(self._of_stretch(inner, part), brought, dict(inner.kept)) for inner, part, brought in stretches if brought]
+
     # The graph that was prepared last:
 
     def ready(self) -> bool:
         """Whether the memory is there that it brings weights to."""
-        return not self._in_graph or (self._ring is not None and self._ring.alive)
+        return (not self._brings or (self._ring is not None and self._ring.alive)) and (not self._kept_at or (self._kept is not None and self._kept.alive))
 
     def readable(self) -> bool:
         """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is pinned still."""
@@ -175,11 +236,11 @@ class Streams:
 
     def same(self) -> bool:
         """Whether the host does to weights what it did when it was prepared."""
-        return self._watch is None or self._watch()
+        return (self._watch is None or self._watch()) and (not self._in_graph or self._store.period() == self._period)
 
     def still(self, weights: Sequence[Given]) -> bool:
         """Whether it does for these, which lie where those did that it was prepared for. Then what the host does is what it does from now on."""
-        if self.why_not_captured(weights) is not None or self._functions != _functions(weights):
+        if self.why_not_captured(weights) is not None or self._functions != _functions(weights) or not self._still_kept(weights):
             return False
         self._prepare(weights)
         return True
@@ -196,7 +257,16 @@ class Streams:
 
     def release(self) -> None:
         """It is gone."""
-        self._in_graph, self._watch, self._pinned, self._functions = False, None, None, []
+        self._in_graph, self._brings, self._watch, self._pinned, self._functions = False, False, None, None, []
+        kept, self._kept, self._kept_at, self._period = self._kept, None, {}, None
+        self._let_go(kept)
+
+    def _let_go(self, kept: Kept | None) -> None:
+        """Its graph doesn't read these copies any more. They go with the last that does."""
+        if kept is not None and kept is not self._kept and self._graphs is not None:
+            kept.users.discard(self)
+            if not kept.users:
+                self._graphs.release(kept)
 
     # --------------------------------------------------------------------------------------------------------------------
 
@@ -218,7 +288,7 @@ class Streams:
             return streamed.one_by_one(brought, values)
         schedule = streamed.plan(brought, self._budget(budget_bytes))
         ring = self._have_ring(schedule.ring_bytes)
-        self._report.ring_bytes = ring.bytes
+        self._report.ring_bytes = ring.bytes + (self._kept.bytes if self._kept is not None else 0)
         with _Used(self._graphs) if self._graphs is not None and in_turn else nullcontext():
             streamed.run(schedule, brought, values, ring, copier_for(self._device))
 
@@ -231,6 +301,11 @@ class Streams:
 
     def _budget(self, budget_bytes: int | None) -> int:
         """What the ring may take: the same as long as it is there, so that a graph finds the schedule for which it was prepared."""
+        whole = self._whole_budget(budget_bytes)
+        return whole - whole // _KEPT_PART  # also where nothing is kept: all programs share one ring, and a larger one brings next to nothing
+
+    def _whole_budget(self, budget_bytes: int | None) -> int:
+        """What the ring and what is kept may take."""
         if budget_bytes is not None:
             return budget_bytes
         if self._own_budget is None or self._ring is None or not self._ring.alive:
@@ -241,7 +316,8 @@ class Streams:
     def _note(self, weights: Sequence[Given], moved: int | None = None) -> None:
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         self._report.streamed_bytes = sum(weight.nbytes for weight in arriving) if moved is None else moved
-        self._report.ring_bytes = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
+        ring = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
+        self._report.ring_bytes = ring + (self._kept.bytes if self._kept is not None else 0)
 
 
 class _Used:

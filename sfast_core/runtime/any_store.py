@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from ..weights.arriving import Arriving
 from ..weights.bound import Bound
 from ..weights.layout import Weight
 from ..weights.offload import Arrival
+from .streaming.kept import Kept
 
 
 class Store(Protocol):
@@ -53,6 +54,11 @@ class Store(Protocol):
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
         """What tells whether the host still does to weights that are brought what it does now, beside what :meth:`bind` watches."""
+
+    kept: Kept | None  #: copies of weights that are away
+
+    def period(self) -> Hashable:
+        """Equal at two calls between which nobody writes to weights that are away. None: that isn't known."""
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """What tells, as long as these live, whether those that are pinned now are pinned still."""

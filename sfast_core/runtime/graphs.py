@@ -212,6 +212,13 @@ class DeviceGraphs:
             self._graphs[id(made)] = made
             return made
 
+    def hold(self, kept: Kept, owner: object) -> None:
+        """Count memory that graphs read beside their own, and take it away as them. It goes with its ``owner``, which isn't held."""
+        with self.lock:
+            self._graphs[id(kept)] = kept
+            kept.watch = weakref.finalize(owner, self.release, kept)
+            kept.watch.atexit = False
+
     def replay(self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]) -> list[torch.Tensor]:
         """Copy ``inputs`` in, replay, and ``deliver`` copies of the results, alone on the device's graphs."""
         with self.lock:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +31,7 @@ from ..weights.offload import Arrival, Offload
 from ..weights.part import is_plain
 from ..weights.ref import WeightRef
 from ..weights.saving import PlainWhenSaved, tensor_at
+from .streaming.kept import Kept
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -53,6 +54,7 @@ class WeightStore:
         self.lock = threading.RLock()
         self._offload = offload or Offload()
         self._layouts = layouts()
+        self.kept: Kept | None = None
         self._wanted: dict[WeightRef, Weight] = {}  # as what each is wanted that isn't plain
         self._own: dict[tuple[WeightRef, int], _Own] = {}  # what was adopted at any time, by its module too: hosts hold on to such
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
@@ -163,6 +165,10 @@ class WeightStore:
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
         """See :class:`~.any_store.Store`."""
         return self._offload.watch([ref for weight in weights for ref in weight.refs])
+
+    def period(self) -> Hashable:
+        """See :class:`~.any_store.Store`."""
+        return self._offload.period()
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """See :class:`~.any_store.Store`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,10 @@ class Offload:
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
         """Let the memory of a weight be pinned, if the host bears it. Returns whether it is."""
         return tensor.is_pinned()
+
+    def period(self) -> Hashable:
+        """Equal at two calls between which nobody writes to weights that are away, as the host knows. None: it doesn't."""
+        return None
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """What tells, as long as these live, whether those that are pinned now are pinned still. It is asked at each call, in front of it.

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ...reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
+from ...runtime.streaming.kept import Kept
 from ...weights import PLAIN, Arrival, Arriving, Bound, Layouts, Weight, WeightsElsewhere
 from .held_patches import HeldPatches
 from .page import Page
@@ -29,6 +30,7 @@ class DynamicStore:
     """The weight store of one BaseModel that a dynamic patcher loads. The same calls as ``weights.WeightStore``."""
 
     adopted_bytes = 0
+    kept: Kept | None = None
     lock: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, base_model: torch.nn.Module) -> None:
@@ -122,6 +124,9 @@ class DynamicStore:
         """Whether the same modules are resident, at the same pages, and the others' weights where they were, with the same patches."""
         before = self._now()
         return lambda: self._now() == before
+
+    def period(self) -> None:
+        """The host fills and frees its buffers between calls."""
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """:class:`_Partly` compares that."""

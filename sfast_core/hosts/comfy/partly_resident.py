@@ -48,7 +48,7 @@ class PartlyResident:
         Raises:
             WeightsElsewhere: the host keeps a weight in a way that isn't understood.
         """
-        there, token = _pages(self._vbar), []
+        there, token = _pages(self._vbar), list[Any]()
         for module in self._modules:
             signature = self._hold(module) if _is_there(module, self._vbar, there) else None
             if signature is not None and signature != _bytes(module.__dict__.get("_v_signature")):

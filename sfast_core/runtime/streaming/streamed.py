@@ -17,7 +17,7 @@ from .batches import batched
 from .copier import Copier
 from .reads import Reads
 from .ring import Ring
-from .schedule import Copy, Schedule, sized
+from .schedule import Copy, Schedule, sized, smallest
 
 Brought: TypeAlias = "Mapping[int, Arriving]"  #: weights that have to be brought, by their places among the values
 _KEPT = 16  # instructions for which a weight that comes one by one waits for its next reader
@@ -42,6 +42,14 @@ class Streamed:
         """Whether a schedule can be made: a run one by one has shown what is made of weights."""
         return self._reads.complete
 
+    def order(self, brought: Collection[int]) -> list[int]:
+        """These places in the order in which they are read first."""
+        return list(dict.fromkeys(place for places in self._reads.of for place in places if place in brought))
+
+    def smallest(self, brought: Brought) -> int:
+        """The bytes that have to be there at once."""
+        return smallest(self._reads.uses(_slots(brought)))
+
     def one_by_one(self, brought: Brought, values: list[Any]) -> None:
         """Run on ``values``, with each weight brought just before it is read."""
         instructions, reads = self._function.instructions, self._reads
@@ -64,7 +72,7 @@ class Streamed:
 
     def plan(self, brought: Brought, budget_bytes: int) -> Schedule:
         """How these are brought through a ring of at most ``budget_bytes``; of more where what one instruction reads, twice, is more."""
-        slots = {place: (weight.nbytes, weight.in_place) for place, weight in brought.items()}
+        slots = _slots(brought)
         shape = (tuple(slots.items()), budget_bytes)
         if self._planned is None or self._planned[0] != shape:
             self._planned = shape, sized(self._reads.uses(slots), budget_bytes)
@@ -130,6 +138,10 @@ class _Run:
 
     def _slot(self, copy: Copy) -> torch.Tensor:
         return self._memory[copy.offset : copy.offset + self._brought[copy.weight].nbytes]
+
+
+def _slots(brought: Brought) -> dict[int, tuple[int, bool]]:
+    return {place: (weight.nbytes, weight.in_place) for place, weight in brought.items()}
 
 
 def _next_reads(reads: Reads, count: int, brought: Brought) -> dict[tuple[int, int], int]:

@@ -88,13 +88,15 @@ def scenario_another_part_each_time() -> None:
 
 
 def scenario_loras_of_a_partly_loaded_model() -> None:
-    """Computed on arrival by ComfyUI's own function: what a model that is all there has with the patches in its weights, and ComfyUI has so."""
+    """Computed on arrival by ComfyUI's own function, within the graph: what a model that is all there has with the patches in its weights, and ComfyUI has so."""
     with _partly(fake_graphs()):
         model, twin = load("sd15"), load("sd15")
         fast, seen = fast_compile.apply(model), {}
         for room, strength in ((0.1, 1.0), (0.1, None), (0.1, 0.4), (0.6, 0.4), (1.0, 0.4), (0.2, 1.0), (0.2, None)):
             mine, theirs = (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
+            before = calls(model) if seen else None
             result = sample(_parted(mine, room), steps=3)
+            assert before is None or (calls(model) - before)["replayed"] >= 2, (room, strength, calls(model) - before)
             computed = any(getattr(module, "weight_function", None) for module in model.model.modules())
             assert computed == (strength is not None and room < 1)
             assert_close(result, sample(_parted(theirs, room), steps=3))

@@ -1,0 +1,84 @@
+"""Weights that are away and whose copies on the device stay there from one call to the next: for as long as their host says that nobody writes to them.
+
+A part of the ring's memory is worth more so. What is small costs its copy more time than its bytes do; and where much is computed behind the last weights
+of a model (the outermost blocks of a UNet), nothing is copied meanwhile.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import torch
+
+from ...weights import Weight
+from ...weights.arriving import Arriving
+
+SMALL_BYTES = 64 << 10  #: these come first
+
+
+class _Copy(NamedTuple):
+    tensor: torch.Tensor
+    made_from: tuple[Any, ...]
+    period: Hashable
+
+
+class Kept:
+    """The copies for all programs of one store, as :class:`~..graphs.DeviceGraphs` counts them and takes them away.
+
+    Attributes:
+        alive: they may be used.
+        busy: nobody may take them away now.
+        bytes: their size.
+    """
+
+    def __init__(self) -> None:
+        self.alive, self.busy, self.bytes = True, False, 0
+        self.watch: weakref.finalize[..., Any] | None = None
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  #: whose graphs read them
+        self._copies: dict[Weight, _Copy] = {}
+
+    def __contains__(self, weight: Weight) -> bool:
+        return weight in self._copies
+
+    def address(self, weight: Weight) -> int | None:
+        """Where a weight's copy lies, if there is one."""
+        copy = self._copies.get(weight)
+        return None if copy is None else copy.tensor.data_ptr()
+
+    def tensor(self, weight: Arriving, device: torch.device, period: Hashable, settle: Callable[[], None]) -> torch.Tensor:
+        """A weight's copy, as the program reads it.
+
+        Args:
+            weight: made of what it is made of now.
+            device: where.
+            period: in which nobody writes to that. In another one it is copied anew, into the same memory.
+            settle: waits for all who read copies.
+        """
+        made_from = (weight.data_ptr(), weight.functions, weight.computed_in)
+        known = self._copies.get(weight.weight)
+        if known is not None and known.period == period and known.made_from == made_from and known.tensor.device == device:
+            return known.tensor
+        settle()
+        with torch.inference_mode(False), torch.no_grad():
+            slot = torch.empty(weight.nbytes, dtype=torch.uint8, device=device)
+            for part, source in zip(weight.views(slot), weight.sources, strict=True):
+                part.copy_(source)
+            made = weight.made(slot)
+            tensor = known.tensor if known is not None and _alike(known.tensor, made) else torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=device)
+            tensor.copy_(made)
+        self._copies[weight.weight] = _Copy(tensor, made_from, period)
+        self.bytes = sum(copy.tensor.nbytes for copy in self._copies.values())
+        return tensor
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self.alive = False
+        if self.watch is not None:
+            self.watch.detach()
+        self._copies, self.bytes = {}, 0
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.stride(), one.dtype, one.device) == (other.shape, other.stride(), other.dtype, other.device)

@@ -1,0 +1,119 @@
+"""Weights that are away and whose copies stay on the device for the length of a sampling, on a CPU as in ``test_engine_streaming``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sfast_core.runtime.graphs import DeviceGraphs
+from sfast_core.runtime.streaming.kept import Kept
+from sfast_core.weights import Held
+from tests.models import UNet
+from tests.streaming import part_of
+from tests.test_engine_streaming import _copies, calls, check, graphs, offloading, unet
+
+__all__ = ["_copies", "graphs"]  # fixtures
+BUDGET = 1 << 20
+
+
+def kept(graphs: DeviceGraphs) -> list[Kept]:
+    return [each for each in graphs._graphs.values() if isinstance(each, Kept)]
+
+
+@pytest.mark.parametrize("budget", [0, 60_000, 1 << 17, 1 << 30])
+def test_what_is_kept_is_not_moved_and_stays_within_the_budget(graphs: DeviceGraphs, budget: int) -> None:
+    net, inputs = unet(), UNet.inputs()
+    expected = offloading(unet())[0](*inputs)
+    handle, offload = offloading(net, "", stream_budget_bytes=budget)
+    moved = []
+    for offload.sampling in (None, object(), object(), None):
+        for _ in range(3):
+            assert torch.equal(handle(*inputs), expected)
+        moved.append(handle.engine.report.signatures[0].streamed_bytes)
+        held = sum(each.bytes for each in kept(graphs))
+        assert held <= budget // 2 and bool(held) == (offload.sampling is not None and moved[0] > moved[-1])
+    assert moved[0] == moved[3] >= moved[1] == moved[2] and calls(handle)["replayed"] >= 9 and "eager" not in calls(handle)
+    assert moved[1] == moved[0] if budget <= 60_000 else moved[1] < moved[0]
+    assert moved[1] == 0 if budget == 1 << 30 else moved[1] > 0
+    offload.sampling = object()
+    handle(*inputs)
+    handle.engine.release_graphs()
+    assert not kept(graphs), "it goes with the last graph that reads it"
+
+
+def test_what_is_written_between_samplings_is_read_in_the_next(graphs: DeviceGraphs) -> None:
+    """By whatever is written, in the memory that it had: nothing but the host tells."""
+    net = unet()
+    handle, offload = offloading(net, *part_of(net, 0.8), stream_budget_bytes=BUDGET)
+    offload.sampling = object()
+    for _ in range(3):
+        check(handle)
+    captures = handle.engine.report.signatures[0].captures
+    for _ in range(2):
+        offload.sampling = object()
+        for tensor in net.parameters():
+            tensor.data.mul_(0.9)
+        for _ in range(3):
+            check(handle)
+    assert handle.engine.report.signatures[0].captures == captures and kept(graphs)[0].bytes
+    offload.sampling = None
+    for _ in range(3):
+        for tensor in net.parameters():
+            tensor.data.mul_(0.9)
+        check(handle)
+    assert "eager" not in calls(handle) and not kept(graphs)
+
+
+def test_what_becomes_another_tensor_or_is_computed_otherwise_is_copied_anew(graphs: DeviceGraphs) -> None:
+    net = unet()
+    handle, offload = offloading(net, "", stream_budget_bytes=BUDGET)
+    offload.held = lambda functions, device: tuple(map(Held, functions))  # type: ignore[method-assign]
+    offload.sampling = object()
+    for _ in range(3):
+        check(handle)
+    net.res1.conv1.weight.data = net.res1.conv1.weight.data * 0.5
+    check(handle)
+    inputs, other = UNet.inputs(), unet()
+    other.load_state_dict(net.state_dict())
+    other.conv_out.bias.data.mul_(2)
+    offload.computed = {"conv_out.bias": (lambda weight: weight.mul_(2),)}
+    for _ in range(2):
+        assert torch.equal(handle(*inputs), offloading(other)[0](*inputs))
+    offload.computed = {}
+    offload.names = part_of(net, 0.5)
+    for _ in range(3):
+        check(handle)
+    assert calls(handle)["traced"] == 1 and "eager" not in calls(handle)
+
+
+def test_signatures_share_what_is_kept(graphs: DeviceGraphs) -> None:
+    net = unet()
+    handle, offload = offloading(net, "", stream_budget_bytes=1 << 30)
+    offload.sampling = object()
+    seen = set()
+    for size in (8, 16, 8, 16, 8):
+        check(handle, *UNet.inputs(size=size))
+        seen |= {each.bytes for each in kept(graphs)}
+    assert len(kept(graphs)) == 1 and len(seen) == 1
+    offload.sampling = object()
+    for tensor in net.parameters():
+        tensor.data.mul_(0.9)
+    for size in (16, 8, 16):
+        check(handle, *UNet.inputs(size=size))
+    assert handle.engine.report.signatures[0].captures == 1
+
+
+def test_taken_away_it_is_copied_again(graphs: DeviceGraphs) -> None:
+    net = unet()
+    handle, offload = offloading(net, "", stream_budget_bytes=BUDGET)
+    offload.sampling = object()
+    for _ in range(3):
+        check(handle)
+    assert graphs.release_all() and not kept(graphs)
+    for _ in range(3):
+        check(handle)
+    graphs.release(kept(graphs)[0])
+    for _ in range(3):
+        check(handle)
+    assert len(kept(graphs)) == 1 and "eager" not in calls(handle)
+    del handle, net, offload
