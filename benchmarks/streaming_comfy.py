@@ -60,6 +60,15 @@ class PartlyLoaded:
             yield sum(weight.nbytes for weight in weights if weight.device.type == "cpu")
         management.unload_all_models()
 
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """What the sampler does around its steps, for ours."""
+        self.fast.pre_run()
+        try:
+            yield
+        finally:
+            self.fast.cleanup()
+
     def call(self, patcher: Any, seed: int = 0) -> torch.Tensor:
         """One step's call."""
         from .comfy_models import conditioning

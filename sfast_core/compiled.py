@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
 import operator
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -52,6 +54,18 @@ class CompiledModule:
     def report(self) -> Report:
         """What was fused, how calls ran, and why not faster where they weren't."""
         return Report([self.engine.report], versions())
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """For the calls in a ``with`` of this, nobody writes to weights that are in main memory, by whatever way; they may be moved or replaced.
+
+        Of such weights as many as fit stay on the device between these calls. Without it all of them are brought at each call.
+        """
+        self.engine.store.begin_sampling()
+        try:
+            yield
+        finally:
+            self.engine.store.end_sampling()
 
     def uninstall(self) -> torch.nn.Module:
         """Give the module back with its own forward and its weights laid out as they were."""

@@ -61,7 +61,7 @@ class Engine:
     Attributes:
         config: asked anew at each call.
         report: what became of the calls.
-        reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
+        reporter: writes that report; a host may set its ``observer`` and its ``may_say``. ``store``: of the weights; a host says to it when a sampling begins.
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
@@ -71,7 +71,7 @@ class Engine:
         self.reporter = Reporter(self.report)
         self.interruptions: tuple[type[BaseException], ...] = ()
         self._tracer = Tracer(leaf_scope)
-        self._store: Store = store or WeightStore()
+        self.store = self._store = store or WeightStore()
         self._devices: dict[torch.device, OnDevice] = {}
         self._last: OnDevice | None = None  # where the last call ran
         renew_in_children(self)

@@ -16,14 +16,12 @@ class PretendOffload(Offload):
     Attributes:
         names: beginnings of names.
         computed: functions of weights, by the weight's name.
-        sampling: within which nobody writes to weights, if that is known.
         pinned: the names of weights that were to be pinned.
     """
 
     def __init__(self, *names: str) -> None:
         self.names: tuple[str, ...] = names
         self.computed: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {}
-        self.sampling: object | None = None
         self.pinned: set[str] = set()
 
     def away(self, ref: WeightRef, tensor: torch.Tensor, device: torch.device) -> bool:
@@ -35,9 +33,6 @@ class PretendOffload(Offload):
     def watch(self, refs: Sequence[WeightRef]) -> Callable[[], bool]:
         before = dict(self.computed)
         return lambda: self.computed == before
-
-    def period(self) -> object | None:
-        return self.sampling
 
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
         self.pinned.add(str(ref))

@@ -26,16 +26,17 @@ def test_what_is_kept_is_not_moved_and_stays_within_the_budget(graphs: DeviceGra
     expected = offloading(unet())[0](*inputs)
     handle, offload = offloading(net, "", stream_budget_bytes=budget)
     moved = []
-    for offload.sampling in (None, object(), object(), None):
+    for sampling in (False, True, True, False):
+        offload.begin() if sampling else offload.end()
         for _ in range(3):
             assert torch.equal(handle(*inputs), expected)
         moved.append(handle.engine.report.signatures[0].streamed_bytes)
         held = sum(each.bytes for each in kept(graphs))
-        assert held <= budget // 2 and bool(held) == (offload.sampling is not None and moved[0] > moved[-1])
+        assert held <= budget // 2 and bool(held) == (sampling and moved[0] > moved[-1])
     assert moved[0] == moved[3] >= moved[1] == moved[2] and calls(handle)["replayed"] >= 9 and "eager" not in calls(handle)
     assert moved[1] == moved[0] if budget <= 60_000 else moved[1] < moved[0]
     assert moved[1] == 0 if budget == 1 << 30 else moved[1] > 0
-    offload.sampling = object()
+    offload.begin()
     handle(*inputs)
     handle.engine.release_graphs()
     assert not kept(graphs), "it goes with the last graph that reads it"
@@ -45,18 +46,18 @@ def test_what_is_written_between_samplings_is_read_in_the_next(graphs: DeviceGra
     """By whatever is written, in the memory that it had: nothing but the host tells."""
     net = unet()
     handle, offload = offloading(net, *part_of(net, 0.8), stream_budget_bytes=BUDGET)
-    offload.sampling = object()
+    offload.begin()
     for _ in range(3):
         check(handle)
     captures = handle.engine.report.signatures[0].captures
     for _ in range(2):
-        offload.sampling = object()
+        offload.begin()
         for tensor in net.parameters():
             tensor.data.mul_(0.9)
         for _ in range(3):
             check(handle)
     assert handle.engine.report.signatures[0].captures == captures and kept(graphs)[0].bytes
-    offload.sampling = None
+    offload.end()
     for _ in range(3):
         for tensor in net.parameters():
             tensor.data.mul_(0.9)
@@ -68,7 +69,7 @@ def test_what_becomes_another_tensor_or_is_computed_otherwise_is_copied_anew(gra
     net = unet()
     handle, offload = offloading(net, "", stream_budget_bytes=BUDGET)
     offload.held = lambda functions, device: tuple(map(Held, functions))  # type: ignore[method-assign]
-    offload.sampling = object()
+    offload.begin()
     for _ in range(3):
         check(handle)
     net.res1.conv1.weight.data = net.res1.conv1.weight.data * 0.5
@@ -89,13 +90,13 @@ def test_what_becomes_another_tensor_or_is_computed_otherwise_is_copied_anew(gra
 def test_signatures_share_what_is_kept(graphs: DeviceGraphs) -> None:
     net = unet()
     handle, offload = offloading(net, "", stream_budget_bytes=1 << 30)
-    offload.sampling = object()
+    offload.begin()
     seen = set()
     for size in (8, 16, 8, 16, 8):
         check(handle, *UNet.inputs(size=size))
         seen |= {each.bytes for each in kept(graphs)}
     assert len(kept(graphs)) == 1 and len(seen) == 1
-    offload.sampling = object()
+    offload.begin()
     for tensor in net.parameters():
         tensor.data.mul_(0.9)
     for size in (16, 8, 16):
@@ -106,7 +107,7 @@ def test_signatures_share_what_is_kept(graphs: DeviceGraphs) -> None:
 def test_taken_away_it_is_copied_again(graphs: DeviceGraphs) -> None:
     net = unet()
     handle, offload = offloading(net, "", stream_budget_bytes=BUDGET)
-    offload.sampling = object()
+    offload.begin()
     for _ in range(3):
         check(handle)
     assert graphs.release_all() and not kept(graphs)

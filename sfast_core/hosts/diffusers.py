@@ -24,6 +24,7 @@ _MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder",
 _HALVES = ("encoder", "decoder")  # of an autoencoder
 _DECODES = ("encode", "decode")  # its methods, one of which is enough
 _CHECKS = "safety_checker"
+_CALLBACKS = ("callback", "callback_on_step_end")
 
 
 class CompiledPipeline:
@@ -47,7 +48,11 @@ class CompiledPipeline:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._installed:
             self._follow()
-        return self.pipeline(*args, **kwargs)
+        with contextlib.ExitStack() as samplings:
+            if not any(kwargs.get(name) for name in _CALLBACKS):  # which may do anything
+                for handle in self._compiled.values():
+                    samplings.enter_context(handle.sampling())
+            return self.pipeline(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if "pipeline" not in self.__dict__:  # a copy in the making

@@ -57,8 +57,14 @@ class Store(Protocol):
 
     kept: Kept | None  #: copies of weights that are away
 
+    def begin_sampling(self) -> None:
+        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move."""
+
+    def end_sampling(self) -> None:
+        """Anybody may do to them what they like."""
+
     def period(self) -> Hashable:
-        """Equal at two calls between which nobody writes to weights that are away. None: that isn't known."""
+        """Equal at two calls within one such sampling. None: in no sampling."""
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """What tells, as long as these live, whether those that are pinned now are pinned still."""

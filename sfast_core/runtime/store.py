@@ -166,6 +166,14 @@ class WeightStore:
         """See :class:`~.any_store.Store`."""
         return self._offload.watch([ref for weight in weights for ref in weight.refs])
 
+    def begin_sampling(self) -> None:
+        """See :class:`~.any_store.Store`."""
+        self._offload.begin()
+
+    def end_sampling(self) -> None:
+        """See :class:`~.any_store.Store`."""
+        self._offload.end()
+
     def period(self) -> Hashable:
         """See :class:`~.any_store.Store`."""
         return self._offload.period()

@@ -67,6 +67,8 @@ class _Errors(TorchDispatchMode):
 class Offload:
     """A host that moves weights off the device and does nothing else to them. Hosts that do more have a class of their own."""
 
+    _period: object | None = None
+
     def away(self, ref: WeightRef, tensor: torch.Tensor, device: torch.device) -> bool:
         """Whether a weight, which is ``tensor`` now, has to be brought to be read on ``device``."""
         return tensor.device != device
@@ -91,9 +93,17 @@ class Offload:
         """Let the memory of a weight be pinned, if the host bears it. Returns whether it is."""
         return tensor.is_pinned()
 
+    def begin(self) -> None:
+        """A sampling begins: nobody writes to weights that are away before :meth:`end`."""
+        self._period = object()
+
+    def end(self) -> None:
+        """It is over: anybody may do to the model what they like."""
+        self._period = None
+
     def period(self) -> Hashable:
-        """Equal at two calls between which nobody writes to weights that are away, as the host knows. None: it doesn't."""
-        return None
+        """Equal at two calls between which nobody writes to weights that are away. None: that isn't known."""
+        return self._period
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """What tells, as long as these live, whether those that are pinned now are pinned still. It is asked at each call, in front of it.

@@ -125,8 +125,14 @@ class DynamicStore:
         before = self._now()
         return lambda: self._now() == before
 
+    def begin_sampling(self) -> None:
+        """The host fills and frees its buffers all the same."""
+
+    def end_sampling(self) -> None:
+        """Likewise."""
+
     def period(self) -> None:
-        """The host fills and frees its buffers between calls."""
+        """Likewise: nothing is kept."""
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """:class:`_Partly` compares that."""

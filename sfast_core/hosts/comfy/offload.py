@@ -49,21 +49,12 @@ class ComfyOffload(Offload):
     def __init__(self, owner: torch.nn.Module) -> None:
         self._owner = weakref.ref(owner)
         self._patches = HeldPatches()
-        self._sampling: object | None = None
         self._asked = TensorMap[bool]()  # weights that were to be pinned
-
-    def begin(self) -> None:
-        """A sampling begins: its weights are loaded by now, and stay as they are until :meth:`end`."""
-        self._sampling = object()
-
-    def end(self) -> None:
-        """It is over: nodes may do to the model what they like."""
-        self._sampling = None
 
     def period(self) -> Hashable:
         """A sampling, unless a part of the prompt has patches of its own: those are written to the weights between its steps."""
         patcher = getattr(self._owner(), "current_patcher", None)
-        return None if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None) else self._sampling
+        return None if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None) else super().period()
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
         """See :class:`Offload`."""

@@ -192,8 +192,7 @@ class ModelState(HookedState):
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
         dynamic = getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)()  # then another BaseModel samples without it
         attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
-        self._offload = ComfyOffload(base_model)
-        super().__init__(base_model, engine_of(base_model, name, config, dynamic, self._offload), config, attribute)
+        super().__init__(base_model, engine_of(base_model, name, config, dynamic), config, attribute)
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
 
@@ -229,13 +228,13 @@ class ModelState(HookedState):
         """A sampling through the node begins, with these transformer options: each call is to come through it."""
         if why_left_alone(model, options) is None:
             self._expected = True
-            self._offload.begin()
+            self.engine.store.begin_sampling()
             self._look_out(model)
 
     def after_sampling(self) -> None:
         """A sampling is over."""
         self._expected = False
-        self._offload.end()
+        self.engine.store.end_sampling()
         super().after_sampling()
 
     def before_call(self, model: torch.nn.Module) -> None:
@@ -257,11 +256,11 @@ class ModelState(HookedState):
 _LINE = LineAPrompt()
 
 
-def engine_of(owner: torch.nn.Module, name: str, config: CompileConfig, dynamic: bool, offload: ComfyOffload | None = None) -> Engine:
+def engine_of(owner: torch.nn.Module, name: str, config: CompileConfig, dynamic: bool) -> Engine:
     """The engine of a module that is ``owner`` or below it. ``dynamic``: the host loads it by dynamic VRAM."""
     if dynamic:
         engine = Engine(name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner), COMFY)
     else:
-        engine = Engine(name, config, casting_leaves, WeightStore(offload or ComfyOffload(owner)), host=COMFY)
+        engine = Engine(name, config, casting_leaves, WeightStore(ComfyOffload(owner)), host=COMFY)
     engine.reporter.may_say = _LINE
     return engine
