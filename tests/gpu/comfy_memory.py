@@ -13,7 +13,9 @@ import sys
 from typing import Any
 
 FREE_WHEN_TIGHT = 2 * 2**30  #: ComfyUI keeps 1.2 GB for inference, so that half of the model's 1.6 GB are loaded
+FREE_WHEN_DYNAMIC = 5 * 2**28  #: less than the model: dynamic VRAM keeps nothing free for inference, but what it takes
 STEPS = 4
+_LEFT_FREE = {"tight": FREE_WHEN_TIGHT, "dynamic tight": FREE_WHEN_DYNAMIC}
 
 
 def prepare(mode: str) -> Any:
@@ -23,7 +25,7 @@ def prepare(mode: str) -> Any:
     args.lowvram, args.novram = mode == "lowvram", mode == "novram"
     import torch
 
-    if mode == "dynamic":
+    if mode.startswith("dynamic"):
         import comfy_aimdo.control as control
 
         control.init()
@@ -34,8 +36,8 @@ def prepare(mode: str) -> Any:
 
         comfy.model_patcher.CoreModelPatcher = comfy.model_patcher.ModelPatcherDynamic
         comfy.memory_management.aimdo_enabled = True
-    if mode == "tight":
-        return torch.empty(torch.cuda.mem_get_info()[0] - FREE_WHEN_TIGHT, dtype=torch.uint8, device="cuda")
+    if mode in _LEFT_FREE:
+        return torch.empty(torch.cuda.mem_get_info()[0] - _LEFT_FREE[mode], dtype=torch.uint8, device="cuda")
     return args
 
 
@@ -48,7 +50,8 @@ def facts(mode: str) -> dict[str, Any]:
 
     models = importlib.import_module("benchmarks.comfy_models")
     hooks = importlib.import_module("sfast_core.hosts.comfy")
-    name, device = ("SD1.5", torch.device("cpu")) if mode == "tight" else ("tiny", torch.device("cuda"))
+    tight = mode in _LEFT_FREE
+    name, device = ("SD1.5", torch.device("cpu")) if tight else ("tiny", torch.device("cuda"))
     weights = {key: value.cpu() for key, value in models.checkpoint(name, device).items()}
     loaded = [comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0] for _ in range(2)]
     plain, fast = loaded[0], hooks.apply(loaded[1])
@@ -68,11 +71,11 @@ def facts(mode: str) -> dict[str, Any]:
     pictures = []
     for change in (lambda patcher: patcher, lambda patcher: patcher, with_lora, with_lora, lambda patcher: patcher):
         expected = sample(change(plain))
-        if mode == "tight":
+        if tight:
             comfy.model_management.unload_all_models()
         picture = sample(change(fast))
         found["resident"].append(fast.loaded_size() / fast.model_size())
-        if mode == "tight":
+        if tight:
             comfy.model_management.unload_all_models()
         found["distances"].append(((picture - expected).norm() / expected.norm()).item())
         pictures.append(picture)

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif("COMFYUI_PATH" not in os.environ, reason="needs a ComfyUI: set COMFYUI_PATH to its folder"),
 ]
 DRIVER = Path(__file__).resolve().parent / "comfy_memory.py"
-MODES = ("normal", "lowvram", "novram", "tight", "dynamic")
+MODES = ("normal", "lowvram", "novram", "tight", "dynamic", "dynamic tight")
 
 
 @functools.cache
@@ -46,10 +46,17 @@ def test_a_resident_model_is_replayed(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["novram", "tight"])
 def test_a_model_that_lies_partly_elsewhere_streams(mode: str) -> None:
-    """Replayed; with a LoRA, which is computed on arrival, without a graph."""
+    """Replayed, also with a LoRA, which is computed on arrival."""
     found = _found(mode)
     assert max(found["resident"]) < 0.9 and found["streamed"] > 0, found
-    assert found["calls"].get("replayed") and found["calls"].get("fused") and not found["calls"].get("eager"), found
+    assert found["calls"].get("replayed", 0) >= 12 and not found["calls"].get("eager"), found
+
+
+def test_dynamic_vram_over_its_budget_streams() -> None:
+    """What is resident from step to step is the host's to say: a graph at a time, or none, but no call runs as it was for that."""
+    found = _found("dynamic tight")
+    assert max(found["resident"]) < 1 and found["streamed"] > 0, found
+    assert found["calls"].get("replayed", 0) + found["calls"].get("fused", 0) > found["calls"].get("eager", 0), found
 
 
 def test_memory_is_where_it_was_after_ten_switches() -> None:
