@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .schedule import Copy
 
-LEAST_BYTES = 8 << 20  #: of a batch
+LEAST_BYTES = 16 << 20  #: of a batch
 _RING_PART = 8  # or this part of the ring, so that copies still are ahead of what is computed
 _FIRST_BYTES = 1 << 20  # of the first, for which the first instruction waits; then each is as large as all before
 

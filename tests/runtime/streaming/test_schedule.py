@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_said() -> None:
 def test_neighbours_are_waited_for_together() -> None:
     uses = [Use(index, 1 << 20, ((index, index),)) for index in range(64)]
     batches = played_in_batches(uses, plan(uses, 1 << 30))
-    assert [len(batch.copies) for batch in batches] == [1, 1, 2, 4, *[8] * 7], "the first instruction waits for the first alone"
+    assert [len(batch.copies) for batch in batches] == [1, 1, 2, 4, 8, 16, 16, 16], "the first instruction waits for the first alone"
     tight = played_in_batches(uses, plan(uses, 4 << 20))
     assert all(batch.after < batch.before for batch in tight) and len(tight) > 60, "as many are ahead as without batches"
 
