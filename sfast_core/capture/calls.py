@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..weights import WeightTable
-from .autocast import Apart, Autocast, Treatment
+from .autocast import NO_TREATMENT, Apart, Autocast, Treatment
 from .decisions import Decisions
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
@@ -105,7 +105,7 @@ class Calls(InPlace):
             return self._record_changing(func, name, call, args, kwargs, result)
         if in_place:
             self._record_in_place(func, name, call, args)
-            if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != Treatment():
+            if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != NO_TREATMENT:
                 raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
             return
         if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
@@ -129,7 +129,7 @@ class Calls(InPlace):
 
     def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
         """The call's arguments as autocast hands them on."""
-        if treatment == Treatment():
+        if treatment is NO_TREATMENT or treatment == NO_TREATMENT:
             return call
         args, kwargs = torch.fx.node.map_arg((tuple(call[0]), call[1]), lambda node: self._cast_node(node, treatment))
         return args, {**kwargs, **treatment.keywords()}

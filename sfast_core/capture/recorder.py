@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from .stand_ins import leaves
 from .told import ASKED, HIDDEN, Told, tells, told_by
 from .values import METADATA
 
+_OF_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -249,12 +251,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
-            return self._run(func, args, kwargs)
+            return self._run(func, types, args, kwargs)
         except Exception as error:
             self.raised = id(error)  # not the error: its traceback leads back here and would hold all tensors
             raise
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._paused or self.failure:
             return func(*args, **kwargs)
         name = function_name(func)
@@ -274,9 +276,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             return func(*args, **kwargs)
         # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
         self._before(func, name, args, kwargs)
-        self.watch.resume(installed=not isinstance(func, _OPERATORS))
-        result = func(*args, **kwargs)
-        self.watch.pause()
+        if types or type(func) not in _OF_C:  # of these nothing runs that is Python's, unless a tensor of a class of its own says so
+            self.watch.resume(installed=not isinstance(func, _OPERATORS))
+            result = func(*args, **kwargs)
+            self.watch.pause()
+        else:
+            result = func(*args, **kwargs)
         if name in DRAWING and not self.drew and draws(name, args, kwargs):
             self.drew = modules_at_work()
         try:

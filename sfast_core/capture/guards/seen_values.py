@@ -74,6 +74,9 @@ class SeenValues(SeenObjects):
         raise NotImplementedError
 
     def _see(self, value: Any, chain: Chain, origin: Origin | None) -> None:
+        kind = self._kinds.get(type(value))
+        if kind is Kind.MODULE and not chain.identity and not chain.every_item:  # as most are
+            return self._object(value, kind, chain, origin)
         value = itself(value)
         if chain.identity:
             self.exact.add(id(value))
