@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
-from .calls import Calls, are_tensors, function_name
+from .calls import OF_C, Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
@@ -38,7 +37,6 @@ from .stand_ins import leaves
 from .told import ASKED, HIDDEN, Told, tells, told_by
 from .values import METADATA
 
-_OF_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -276,7 +274,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             return func(*args, **kwargs)
         # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
         self._before(func, name, args, kwargs)
-        if types or type(func) not in _OF_C:  # of these nothing runs that is Python's, unless a tensor of a class of its own says so
+        if types or type(func) not in OF_C:  # of these nothing runs that is Python's, unless a tensor of a class of its own says so
             self.watch.resume(installed=not isinstance(func, _OPERATORS))
             result = func(*args, **kwargs)
             self.watch.pause()
