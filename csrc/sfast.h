@@ -1,5 +1,6 @@
 // The C interface of the CUDA extension: raw pointers, sizes and a stream, no header of PyTorch's and no C++ type.
-// One build therefore serves every PyTorch and every Python on the machine. sfast_core/native/load.py declares the same.
+// One build therefore serves every PyTorch and every Python on the machine. sfast_core/native/interface.py reads
+// it from here: a declaration is `SFAST_API type name(parameters);`, of pointers, int32_t, int64_t and float.
 #pragma once
 
 #include <stdint.h>

@@ -7,8 +7,9 @@ from .compiled import CompiledModule, compile, uninstall
 from .config import CompileConfig
 from .operators import register_operators
 from .report import Report
+from .version import VERSION as __version__
 
-__all__ = ["CompileConfig", "CompiledModule", "Report", "compile", "compile_pipeline", "register_operators", "uninstall"]
+__all__ = ["CompileConfig", "CompiledModule", "Report", "__version__", "compile", "compile_pipeline", "register_operators", "uninstall"]
 
 
 def compile_pipeline(pipeline, config=None):  # type: ignore[no-untyped-def]

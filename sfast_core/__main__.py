@@ -1,4 +1,4 @@
-"""``python -m sfast_core doctor`` and ``python -m sfast_core report FILE``."""
+"""``python -m sfast_core doctor``, ``python -m sfast_core build`` and ``python -m sfast_core report FILE``."""
 
 from __future__ import annotations
 
@@ -43,6 +43,15 @@ def _parser() -> argparse.ArgumentParser:
         help="first delete what was kept about which kernel is fastest; it is measured again when needed",
     )
     doctor.set_defaults(run=_doctor)
+    build = commands.add_parser(
+        "build",
+        help="build the CUDA extension",
+        description=(
+            "Builds the CUDA extension with nvcc for the GPUs that are there, once; install.py does the same. Without it kernels in Triton "
+            "and PyTorch's own are taken. Exit code: 1 when it can't be built."
+        ),
+    )
+    build.set_defaults(run=_build)
     report = commands.add_parser(
         "report",
         help="show a saved report",
@@ -76,6 +85,17 @@ def _doctor(options: argparse.Namespace, say: Say) -> int:
     else:
         say("The fastest way is open.", "bold green")
     return 1 if problems else 0
+
+
+def _build(options: argparse.Namespace, say: Say) -> int:
+    from .native.build import ensure
+
+    outcome = ensure(lambda line: say(line, ""), again=True)
+    if outcome.library is None:
+        say(f"the CUDA extension isn't built: {outcome.reason}", "bold red")
+        return 1
+    say(f"the CUDA extension is {'built' if outcome.built else 'there'}: {outcome.library}", "bold green")
+    return 0
 
 
 def _report(options: argparse.Namespace, say: Say) -> int:

@@ -15,6 +15,7 @@ import torch
 from .ahead import prepare
 from .config import CompileConfig
 from .engine import Engine, Forward
+from .libraries import known_layers
 from .report import Report, versions
 from .state import StatefulCalls, has_state
 
@@ -69,12 +70,13 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         name: for the report; None takes the class's name, likewise.
 
     Raises:
-        TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's.
+        TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's. For a pipeline there is :func:`compile_pipeline`.
     """
     if isinstance(module, CompiledModule):
         module = module.module
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
-        raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is Python's")
+        instead = ": for a pipeline there is sfast_core.compile_pipeline" if _is_pipeline(module) else ""
+        raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is Python's{instead}")
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
     there = _installed(module)
@@ -82,11 +84,16 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         there.engine.configure(config, name)
         return there.handle(module)
     prepare()
-    forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig()), _before(module))
+    forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig(), known_layers), _before(module))
     module.__dict__[_MARK] = module.__dict__["forward"] = forward
     if callable(getattr(type(module), _COMPILED_CALL, None)) and _COMPILED_CALL not in module.__dict__:
         module.__dict__[_COMPILED_CALL] = _CompiledCall(module)
     return forward.handle(module)
+
+
+def _is_pipeline(thing: Any) -> bool:
+    """Whether it is one of diffusers'."""
+    return any(base.__name__ == "DiffusionPipeline" for base in type(thing).__mro__)
 
 
 def uninstall(module: torch.nn.Module) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 CPU_SWITCH = "FAST_COMPILE_CPU"
@@ -11,54 +12,78 @@ CPU_SWITCH = "FAST_COMPILE_CPU"
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """How a module is compiled. Equal configs compile equally, so a config may be part of a cache key.
+    """How a module is compiled. Equal configs compile equally, so a config may be part of a cache key; :meth:`replace` gives another one.
+
+    Attributes:
+        cuda_graphs: replay captured CUDA graphs. False: the fused kernels are launched one by one, which uses less memory and more CPU.
+        capture_after: the call of one signature at which its graph is captured, 2 or more: the first call traces.
+        graph_budget_bytes: the most GPU memory that captured graphs may hold. None: at each capture, what they hold and a third of what is free.
+        stream_budget_bytes: the most GPU memory for weights on their way from main memory, where a part of the model isn't on the GPU. None: a
+            quarter of what is free, at most 2 GiB. What one layer reads, twice, is taken in any case.
+        max_signatures: how many input signatures are kept per module, 1 or more; the least recently used one goes first.
+        disabled_passes: names of rewrites to leave out, as the report lists them.
+        disabled_impls: names of kernels to leave out, as ``op.impl``, ``op.*`` or ``*.impl``.
+        adopt_weights: let packed and channels_last storage become the storage of the module's own parameters (their values never change).
+            False: weights stay untouched, and the rewrites that need packed weights are left out.
+        measure: time the kernels of an op on its shape once and keep the choice on disk. False: take the first that applies.
+        tolerance: the largest relative L2 distance to eager at which a new trace is trusted, 0 or more. None: 2e-2 in float16, 8e-2 in
+            bfloat16, 1e-3 else.
+        allow_cpu: trace and rewrite on a CPU too, without its kernels: for tests, not faster. None: ask the environment's FAST_COMPILE_CPU.
 
     Raises:
-        ValueError: a field is out of its range; the message names the field, what came and what is needed.
+        ValueError: a field is of another type, out of its range or names what doesn't exist; the message names the field, what came and
+            what is needed.
     """
 
     cuda_graphs: bool = True
-    """Replay captured CUDA graphs. Off: the fused kernels are launched one by one, which uses less memory and more CPU."""
-
     capture_after: int = 2
-    """The call of one signature at which its graph is captured, 2 or more: the first call traces."""
-
     graph_budget_bytes: int | None = None
-    """The most GPU memory that captured graphs may hold. None: at each capture, what they hold and a third of what is free."""
-
+    stream_budget_bytes: int | None = None
     max_signatures: int = 64
-    """How many input signatures are kept per module; the least recently used one goes first."""
-
     disabled_passes: tuple[str, ...] = ()
-    """Names of rewrites to leave out, as the report lists them."""
-
     disabled_impls: tuple[str, ...] = ()
-    """Names of impls to leave out, as ``op.impl``, ``op.*`` or ``*.impl``."""
-
     adopt_weights: bool = True
-    """Let packed and channels_last storage become the storage of the module's own parameters (their values never change).
-    Off: weights stay untouched, and the rewrites that need packed weights are left out."""
-
     measure: bool = True
-    """Time the impls of an op on its shape once and keep the choice on disk. Off: take the first that applies."""
-
     tolerance: float | None = None
-    """Largest relative L2 distance to eager at which a new trace is trusted. None: 2e-2 in float16, 8e-2 in bfloat16, 1e-3 else."""
-
     allow_cpu: bool | None = None
-    """Trace and rewrite on a CPU too, with the reference impls: for tests, not faster. None: ask the environment's FAST_COMPILE_CPU."""
 
     def __post_init__(self) -> None:
-        if self.capture_after < 2:
-            raise ValueError(f"CompileConfig.capture_after: got {self.capture_after}, needs 2 or more (the first call traces)")
-        if self.max_signatures < 1:
-            raise ValueError(f"CompileConfig.max_signatures: got {self.max_signatures}, needs 1 or more")
-        if self.graph_budget_bytes is not None and self.graph_budget_bytes < 0:
-            raise ValueError(f"CompileConfig.graph_budget_bytes: got {self.graph_budget_bytes}, needs 0 or more, or None")
+        for name in ("cuda_graphs", "adopt_weights", "measure"):
+            self._check(name, isinstance(getattr(self, name), bool), "True or False")
+        self._check("allow_cpu", self.allow_cpu is None or isinstance(self.allow_cpu, bool), "True, False or None")
+        self._check("capture_after", _is_whole(self.capture_after, 2), "2 or more (the first call traces)")
+        self._check("max_signatures", _is_whole(self.max_signatures, 1), "1 or more")
+        self._check("graph_budget_bytes", self.graph_budget_bytes is None or _is_whole(self.graph_budget_bytes, 0), "0 or more, or None")
+        self._check("stream_budget_bytes", self.stream_budget_bytes is None or _is_whole(self.stream_budget_bytes, 0), "0 or more, or None")
+        self._check("tolerance", self.tolerance is None or _is_distance(self.tolerance), "0 or more, or None")
         for name in ("disabled_passes", "disabled_impls"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"CompileConfig.{name}: got one string, needs a tuple of names")
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            given: Any = getattr(self, name)
+            names = isinstance(given, (tuple, list, set, frozenset)) and all(isinstance(each, str) for each in given)
+            self._check(name, names, "a tuple of names")
+            object.__setattr__(self, name, tuple(given if isinstance(given, (tuple, list)) else sorted(given)))
+        self._check_names()
+
+    def _check(self, name: str, good: bool, needs: str) -> None:
+        if not good:
+            raise ValueError(f"CompileConfig.{name}: got {getattr(self, name)!r}, needs {needs}")
+
+    def _check_names(self) -> None:
+        try:
+            if self.disabled_passes:
+                from .rewrite.pipeline import known_passes
+
+                known_passes(self.disabled_passes)
+            if self.disabled_impls:
+                from .ops import all_ops
+                from .rewrite.select_impls import known_patterns
+
+                known_patterns(self.disabled_impls, all_ops().values())
+        except ValueError as error:
+            raise ValueError(f"CompileConfig.{error}") from None
+
+    def replace(self, **changes: Any) -> CompileConfig:
+        """The same config with other values in the fields that are named."""
+        return replace(self, **changes)
 
     def cpu_allowed(self) -> bool:
         """Whether a module on a CPU is traced rather than run as it is."""
@@ -72,3 +97,11 @@ class CompileConfig:
     def settings(self) -> dict[str, Any]:
         """Each setting by its name, for a report."""
         return {key: getattr(self, key) for key in self.names()}
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_distance(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value) and value >= 0

@@ -38,11 +38,13 @@ from .forks import renew_in_children
 from .graphed import GraphedProgram
 from .lowering import lower
 from .on_device import OnDevice
+from .reasons import FAILED, NOT_FUSED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of
 from .report import ModuleReport, SignatureReport
-from .reporter import OUT_OF_MEMORY, Reporter
+from .reporter import Reporter
+from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
-from .runtime.store import Store, WeightStore
+from .runtime.store import WeightStore
 from .segmented import SegmentedProgram, Unfinished
 from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere
@@ -54,7 +56,7 @@ Forward = Callable[..., Any]
 class Engine:
     """The compiled state of one module, without holding the module: the caller passes the original forward with each call.
 
-    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only places below it.
+    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only places below it. ``host``: whose user reads its report (:mod:`.reasons`).
 
     Attributes:
         config: asked anew at each call.
@@ -63,9 +65,9 @@ class Engine:
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
-    def __init__(self, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None, store: Store | None = None) -> None:
+    def __init__(self, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None, store: Store | None = None, host: str = PYTHON) -> None:
         self.config = config
-        self.report = ModuleReport(name, settings=config.settings())
+        self.report = ModuleReport(name, settings=config.settings(), host=host)
         self.reporter = Reporter(self.report)
         self.interruptions: tuple[type[BaseException], ...] = ()
         self._tracer = Tracer(leaf_scope)
@@ -132,7 +134,7 @@ class Engine:
                 with self._store.lock:
                     self._store.leave_to_autograd()
                     self.report.adopted_bytes = self._store.adopted_bytes
-            return self.run_eager(str(error), eager)
+            return self.run_eager(reason_of(error), eager)
         on, before = self._on(device), ThreadState()
         with on.lock:
             try:
@@ -163,12 +165,12 @@ class Engine:
                         raise
                     except torch.cuda.OutOfMemoryError as error:
                         self._out_of_memory(on, error)
-                        reason = OUT_OF_MEMORY
+                        reason = OUT_OF_MEMORY()
                     except WeightsElsewhere as error:
                         variant.release()
-                        reason = str(error)
+                        reason = reason_of(error)
                     except OnlyThisCall as error:
-                        reason = str(error)
+                        reason = reason_of(error)
                     except Unfinished as error:
                         reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)
                     except WeightsChanged as error:
@@ -179,7 +181,7 @@ class Engine:
                             return first_call()
                         reason = waiting
                     except Exception as error:
-                        reason = f"the fused forward failed: {type(error).__name__}: {error}"
+                        reason = FAILED(error=f"{type(error).__name__}: {error}")
                         self._give_up(variant, reason)
             except BaseException as error:
                 before.put_back(error)
@@ -198,10 +200,10 @@ class Engine:
             on.put_off(key, variant, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
             self._out_of_memory(on, error.__cause__)
-            return OUT_OF_MEMORY
+            return OUT_OF_MEMORY()
         elif error.ours:
-            self._give_up(variant, f"the fused forward failed: {error}")
-        return str(error)
+            self._give_up(variant, FAILED(error=error))
+        return reason_of(error)
 
     def _replay_ahead(self, variant: Variant | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
         """What the signature's graph makes of this call, before it is known whether that may be used; None where no graph may run.
@@ -297,7 +299,7 @@ class Engine:
         try:
             result, trace, variant.guard = self._tracer.record(module, signature, on.device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
-            failure, passing = str(error), error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
+            failure, passing = reason_of(error), error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             variant.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
             result = self.run_eager(failure, self._tracer.live.finishing(module, around, eager))
@@ -316,7 +318,7 @@ class Engine:
         variant.report.calls += 1
         if isinstance(trace, Untraceable):
             variant.tally = traced_now()
-            self._give_up(variant, f"it can't be traced: {trace.reason}")
+            self._give_up(variant, NOT_TRACED.because(trace.reason))
             keep()
             return result
         try:
@@ -331,14 +333,14 @@ class Engine:
             self._restore_unless_used()
             raise
         except (WeightsElsewhere, WeightsChanged) as error:
-            self._try_later(on, signature.key, str(error))
+            self._try_later(on, signature.key, reason_of(error))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
             self._out_of_memory(on, error)
-            self._try_later(on, signature.key, OUT_OF_MEMORY)
+            self._try_later(on, signature.key, OUT_OF_MEMORY())
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
             traced_now()
-            self._give_up(variant, f"it can't be fused: {type(error).__name__}: {error}")
+            self._give_up(variant, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
             keep()
         except BaseException:
             self._restore_unless_used()

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from .capture import Signature, difference
+from .capture import Signature, difference, other_setting
+from .reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS, Reason
 from .report import ModuleReport
 from .runtime.backoff import Backoff
 from .runtime.graphs import DeviceGraphs
@@ -73,16 +74,14 @@ class OnDevice:
         self.change = change
         self.backoff.succeeded(key)
 
-    def why_again(self, signature: Signature, at_most: int) -> str:
+    def why_again(self, signature: Signature, at_most: int) -> Reason:
         """What is different from the calls that were traced before, should that happen again and again. ``at_most``: so many are kept."""
         last = self.variants.last(signature.layout)
         if last is not None and last != signature.key:
-            different = f"{difference(signature.key, last)} is another"
-        elif self.variants.full(at_most):
-            different = f"more than {at_most} signatures take turns"
-        else:
-            different = self.change
-        return f"it would be traced at nearly every call: {different}"
+            if setting := other_setting(signature.key, last):
+                return SETTING_CHANGES(setting=setting)
+            return CHANGES(change=f"{difference(signature.key, last)} is another")
+        return TAKE_TURNS(most=at_most) if self.variants.full(at_most) else CHANGES(change=self.change)
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from .advice import advice
+from .reasons import PYTHON, Reason
+from .version import VERSION
 
 T = TypeVar("T")
 _TRIES = 5
@@ -47,6 +48,8 @@ class SignatureReport:
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
     live_s: float = 0.0  #: what that took of the host's thread
     segmented_s: float = 0.0  #: what these calls took of it in all
+    streamed_bytes: int = 0  #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
+    ring_bytes: int = 0  #: the device memory through which they come
     eager_because: str | None = None
     not_captured_because: str | None = None
 
@@ -58,6 +61,13 @@ class SignatureReport:
                 found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
         return found
 
+
+    def stream_lines(self) -> list[str]:
+        """What is brought to the device at each call; nothing where all weights are there."""
+        if not self.streamed_bytes:
+            return []
+        through = f" through {_megabytes(self.ring_bytes)} of its memory" if self.ring_bytes else ", one by one"
+        return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}"]
 
     def live_lines(self) -> list[str]:
         """What ran live between segments, and its share of the time; nothing where there is none."""
@@ -80,6 +90,7 @@ class ModuleReport:
         reasons: why eager, how often.
         answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
         left_out: why it isn't compiled at all, or None.
+        host: who reads it, one of :data:`.reasons.HOSTS`.
     """
 
     name: str
@@ -91,6 +102,7 @@ class ModuleReport:
     adopted_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: str | None = None
+    host: str = PYTHON
 
     @property
     def graph_bytes(self) -> int:
@@ -98,8 +110,15 @@ class ModuleReport:
         return sum(signature.graph_bytes for signature in self.signatures)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return {**asdict(self), "calls": dict(self.calls), "reasons": dict(self.reasons), "answered": dict(self.answered), "graph_bytes": self.graph_bytes}
+        """Plain data, for JSON. ``codes``: of the reasons, by their words."""
+        return {
+            **asdict(self),
+            "calls": dict(self.calls),
+            "reasons": {str(reason): count for reason, count in self.reasons.items()},
+            "codes": {str(reason): reason.code for reason in self.reasons if isinstance(reason, Reason)},
+            "answered": dict(self.answered),
+            "graph_bytes": self.graph_bytes,
+        }
 
     def text(self) -> str:
         """A few lines to read."""
@@ -108,7 +127,9 @@ class ModuleReport:
         lines = [f"{self.name} on {self.device or 'no device yet'}"]
         lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
         for reason, count in self.reasons.most_common():
-            lines += [f"  eager, {count}x: {reason}", f"    what you can do: {advice(reason)}"]
+            lines.append(f"  eager, {count}x: {reason}")
+            if isinstance(reason, Reason):  # else one from the file of a version that knows others
+                lines.append(f"    what you can do: {reason.advice(self.host)}")
         lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
         lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}")
         for signature in self.signatures:
@@ -139,7 +160,7 @@ def versions() -> dict[str, str]:
 
     import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = {"fast compile": VERSION, "python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda and torch.cuda.is_available():
         found |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "gpu": torch.cuda.get_device_name()}
     for name in ("triton", "nvidia-cudnn-frontend", "xformers"):
@@ -164,7 +185,7 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
         "    impls: "
         + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
     )
-    lines += signature.live_lines()
+    lines += [*signature.live_lines(), *signature.stream_lines()]
     if idle := [name for name, count in signature.passes.items() if not count]:
         lines.append("    found nothing to do: " + ", ".join(idle))
     lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]

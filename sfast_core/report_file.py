@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from .reasons import HOSTS, KINDS, PYTHON, Reason
 from .report import ModuleReport, Report, SignatureReport
 
 
@@ -45,6 +46,11 @@ def _module(data: Any, where: str) -> ModuleReport:
         for place, found in enumerate(kept.pop("signatures", []))
     ]
     kept |= {name: Counter(kept[name]) for name in ("calls", "reasons", "answered") if name in kept}
+    codes = _typed(data, "codes", dict, where) if "codes" in data else {}
+    known = {reason: Reason(reason, code) if (code := codes.get(reason)) in KINDS else reason for reason in kept.get("reasons", ())}
+    kept["reasons"] = Counter({known[reason]: count for reason, count in kept.get("reasons", {}).items()})
+    if kept.get("host") not in HOSTS:
+        kept["host"] = PYTHON
     return ModuleReport(**kept, signatures=signatures)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from .advice import advice
+from .reasons import OUT_OF_MEMORY, told
 from .report import ModuleReport
 
 log = logging.getLogger("fast_compile")
-OUT_OF_MEMORY = "out of memory"
 
 
 class Reporter:
@@ -36,8 +35,8 @@ class Reporter:
     def ran_eager(self, reason: str) -> None:
         """Count a call that runs as it was, and say why once."""
         self.report.calls["eager"] += 1
-        self.report.reasons[reason] += 1
-        self.say(_runs_as_it_was(reason))
+        self.report.reasons[told(reason)] += 1
+        self.say(self._runs_as_it_was(reason))
 
     def answered(self, who: str) -> None:
         """Count a call that somebody answered in the module's place, without running it."""
@@ -45,13 +44,14 @@ class Reporter:
 
     def gave_up(self, reason: str) -> None:
         """Warn that a signature runs as it was for good."""
-        self.say(_runs_as_it_was(reason), logging.WARNING)
+        self.say(self._runs_as_it_was(reason), logging.WARNING)
 
     def ran_out_of_memory(self, error: Exception, freed: int) -> None:
         """Warn that a call runs as it was, and that graphs of ``freed`` bytes had to go."""
-        self._said.add(_runs_as_it_was(OUT_OF_MEMORY))  # this line says it
+        reason = OUT_OF_MEMORY()
+        self._said.add(self._runs_as_it_was(reason))  # this line says it
         words = f"ran out of memory: {freed / 2**20:.0f} MB of graphs were released, and the call runs as it was"
-        self.say(f"{words}; {advice(OUT_OF_MEMORY)} ({error})", logging.WARNING)
+        self.say(f"{words}; {reason.advice(self.report.host)} ({error})", logging.WARNING)
 
     def say(self, message: str, level: int = logging.INFO) -> None:
         """Log ``message``, which goes on from the module's name, unless it was logged before."""
@@ -59,6 +59,5 @@ class Reporter:
             self._said.add(message)
             log.log(level, "Fast Compile: %s %s", self.report.name, message)
 
-
-def _runs_as_it_was(reason: str) -> str:
-    return f"runs as it was, unaccelerated, because {reason}. What you can do: {advice(reason)}."
+    def _runs_as_it_was(self, reason: str) -> str:
+        return f"runs as it was, unaccelerated, because {reason}. What you can do: {told(reason).advice(self.report.host)}."

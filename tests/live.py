@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from sfast_core import CompileConfig
 from sfast_core.capture import Surroundings
 from sfast_core.capture.live import Traced, again, outline
+from sfast_core.choices import Choices
 from sfast_core.engine import Engine
 from sfast_core.hosts.options import Steering
+from sfast_core.runtime.graphs import DeviceGraphs
+from tests.fakes import FakeBackend
 
 FUNCTIONS = ("before", "between", "replace", "after")
 
@@ -127,3 +131,22 @@ def _has_functions(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_has_functions, value.values()))
     return callable(value)
+
+
+def fused_and_captured() -> Any:
+    """A fixture: a host on a CPU that captures nothing, and on one that seems to."""
+
+    @pytest.fixture(params=[False, True], ids=["fused", "captured"])
+    def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+        if request.param:
+            graphs = DeviceGraphs(FakeBackend())
+            monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
+            monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+        yield Host()
+
+    return host
+
+
+def path(host: Host) -> str:
+    """How calls run that have a trace."""
+    return "fused" if host.engine.graphs is None else "replayed"

@@ -46,6 +46,12 @@ def test_only_a_module_can_be_compiled(thing: Any) -> None:
         compile(thing)
 
 
+def test_a_pipeline_is_told_what_compiles_it() -> None:
+    pipeline = type("StableDiffusionPipeline", (type("DiffusionPipeline", (), {}),), {})()
+    with pytest.raises(TypeError, match="got a StableDiffusionPipeline, .*: for a pipeline there is sfast_core.compile_pipeline"):
+        compile(pipeline)
+
+
 def test_only_a_config_configures() -> None:
     with pytest.raises(TypeError, match=r"compile\(config\): got a dict, needs a CompileConfig or None"):
         compile(UNet(), {"cuda_graphs": False})  # type: ignore[arg-type]
@@ -266,7 +272,9 @@ def test_what_is_pickled_is_read_where_this_package_is_not_installed() -> None:
 
 
 def fails_to_fuse(net: nn.Module) -> CompiledModule:
-    handle = compile(net, CompileConfig(allow_cpu=True, disabled_passes=("no such pass",)))
+    config = CompileConfig(allow_cpu=True)
+    object.__setattr__(config, "disabled_passes", ("no such pass",))  # which a config refuses
+    handle = compile(net, config)
     handle(*UNet.inputs()), handle(*UNet.inputs())
     return handle
 

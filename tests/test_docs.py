@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sfast_core.advice import ADVICE
 from sfast_core.config import CompileConfig
 from sfast_core.ops import NAMES
 from sfast_core.rewrite.pipeline import passes
@@ -68,19 +67,12 @@ def test_the_tests_that_prove_compatibility_exist() -> None:
         assert (COMFY / file).exists(), file
 
 
-def test_reasons_are_those_that_the_code_gives() -> None:
+def test_messages_are_those_that_the_code_gives() -> None:
     """The words in the tables of symptoms stand in the sources."""
     sources = "\n".join(path.read_text("utf-8") for folder in ("sfast_core", "nodes") for path in (ROOT / folder).rglob("*.py"))
-    rows = [row.strip("`") for row in _table("troubleshooting.md")]
-    assert len(rows) > 12
+    rows = [row.strip("`") for row in _table("troubleshooting.md", "## A node refuses its input")]
+    assert len(rows) > 2
     assert [row for row in rows if row not in sources] == []
-
-
-def test_advice_is_what_the_log_and_the_report_say() -> None:
-    """The table of reasons is the code's."""
-    text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
-    rows = [f"| `{found.words}` | {found.means} | {found.do[0].upper()}{found.do[1:]}. |" for found in ADVICE]
-    assert "\n".join(rows) in text
 
 
 def test_the_page_about_ops_names_files_that_exist() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from sfast_core import __version__
+
 ROOT = Path(__file__).resolve().parent.parent
 #: Every field that is documented; one that isn't would be left out without a word.
 PROJECT = {"name", "version", "description", "readme", "license", "requires-python", "dependencies", "classifiers", "urls", "dynamic"}
@@ -38,7 +40,7 @@ def test_the_name_is_an_id(found: dict[str, Any]) -> None:
 def test_the_version(found: dict[str, Any]) -> None:
     """Three numbers, with a section of its own in the changelog."""
     version = found["project"]["version"]
-    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version) and version == __version__
     assert re.search(rf"^## {re.escape(version)}$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
 
 

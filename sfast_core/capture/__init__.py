@@ -6,7 +6,7 @@ from .errors import CaptureError, GradientsRecorded, OnlyThisCall
 from .guards import Guard, is_object, stands_for
 from .live import AnotherStructure, Surroundings
 from .recorder import Recorder
-from .signature import Signature, difference, snapshot
+from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of
 from .thread_state import ThreadState, recording
 from .trace import OutputSpec, Trace, Untraceable, record
@@ -30,6 +30,7 @@ __all__ = [
     "autocast_off",
     "device_of",
     "difference",
+    "other_setting",
     "in_place_of",
     "is_object",
     "record",

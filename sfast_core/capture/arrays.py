@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ..forks import renew_in_children
 from .bookkeeping import Bookkeeping
 from .errors import CaptureError
 from .guards import stands_for
 from .nodes import call_function
+from .switch import Switch
 
 Make = Callable[[Any], torch.Tensor]
+Seen = Callable[[Make, Any], torch.Tensor]
 
 
 class Kept:
@@ -62,51 +62,25 @@ class Arrays(Bookkeeping):
 
 
 @contextmanager
-def arrays_seen(seen: Callable[[Make, Any], torch.Tensor]) -> Iterator[None]:
+def arrays_seen(seen: Seen) -> Iterator[None]:
     """Let ``seen`` be called where this thread calls ``torch.from_numpy``: it is given that function, and the array."""
-    stand_in, thread = _stand_in(), threading.get_ident()
-    stand_in.enter(thread, seen)
-    try:
+    with _switch().on(seen):
         yield
-    finally:
-        stand_in.leave(thread)
-
-
-class _StandIn:
-    """The first recording puts it in the function's place, the last one puts that back. Other threads pass through to it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen: dict[int, Callable[[Make, Any], torch.Tensor]] = {}
-        self._original: Make | None = None
-        renew_in_children(self)
-
-    def enter(self, thread: int, seen: Callable[[Make, Any], torch.Tensor]) -> None:
-        with self._lock:
-            self._seen[thread] = seen
-            if self._original is None:
-                self._original = original = torch.from_numpy
-
-                def from_numpy(array: Any) -> torch.Tensor:
-                    ours = self._seen.get(threading.get_ident())
-                    return original(array) if ours is None else ours(original, array)
-
-                stands_for(from_numpy, original)
-                torch.from_numpy = from_numpy
-
-    def leave(self, thread: int) -> None:
-        with self._lock:
-            self._seen.pop(thread, None)
-            if not self._seen and self._original is not None:
-                torch.from_numpy, self._original = self._original, None
-
-    def renew(self) -> None:
-        """In a forked child, where the other threads aren't."""
-        self._lock = threading.Lock()
-        for thread in set(self._seen) - {threading.get_ident()}:
-            self.leave(thread)
 
 
 @functools.cache
-def _stand_in() -> _StandIn:
-    return _StandIn()
+def _switch() -> Switch[Seen]:
+    return Switch(_replace)
+
+
+def _replace() -> Callable[[], None]:
+    """Put ours in the function's place, through which other threads pass to it."""
+    original: Make = torch.from_numpy
+
+    def from_numpy(array: Any) -> torch.Tensor:
+        seen = _switch().own()
+        return original(array) if seen is None else seen(original, array)
+
+    stands_for(from_numpy, original)
+    torch.from_numpy = from_numpy
+    return functools.partial(setattr, torch, "from_numpy", original)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
-from ..forks import renew_in_children
+from .switch import Switch
 
 
 @contextmanager
@@ -23,45 +21,16 @@ def as_written() -> Iterator[None]:
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # nobody has compiled any
         yield
         return
-    inside, switch = object(), _switch()
-    try:
-        switch.on(inside)
+    with _switch().on(None):
         yield
-    finally:
-        switch.off(inside)
-
-
-class _Switch:
-    """The first one turns it, the last one turns it back."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._inside: list[object] = []
-        self._stance: AbstractContextManager[Any] | None = None
-        renew_in_children(self)
-
-    def on(self, one: object) -> None:
-        with self._lock:
-            self._inside.append(one)
-            if self._stance is None:
-                self._stance = torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call]
-                self._stance.__enter__()
-
-    def renew(self) -> None:
-        """In a forked child, where the other threads aren't."""
-        self._lock = threading.RLock()
-        self._inside.clear()
-        self.off(None)
-
-    def off(self, one: object) -> None:
-        with self._lock:
-            if one in self._inside:
-                self._inside.remove(one)
-            if not self._inside and self._stance is not None:
-                self._stance.__exit__(None, None, None)
-                self._stance = None
 
 
 @functools.cache
-def _switch() -> _Switch:
-    return _Switch()
+def _switch() -> Switch[None]:
+    return Switch(_run_as_written)
+
+
+def _run_as_written() -> Callable[[], None]:
+    stance = torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call]
+    stance.__enter__()
+    return functools.partial(stance.__exit__, None, None, None)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..reasons import READS_VALUE
 from ..weights import WeightTable
 from .autocast import NO_TREATMENT, Apart, Autocast, Treatment
 from .decisions import Decisions
@@ -135,7 +136,7 @@ class Calls(InPlace):
         elif result is NotImplemented or (getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor)):
             return  # compared with what is no tensor; shape, dtype, device, ndim, ...
         elif self._reads(call) and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
-            raise CaptureError(f"{name} reads a tensor's value into Python")
+            raise CaptureError(READS_VALUE(name=name))
 
     def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
         """The call's arguments as autocast hands them on."""

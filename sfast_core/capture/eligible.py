@@ -9,32 +9,30 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from ..reasons import COMPILED_AROUND, EMPTY, FORWARD_MODE, JIT_TRACE, NO_GPU, NO_TENSOR, OWN_GRAPH, TRANSFORM, Reason
 from .errors import CaptureError, GradientsRecorded
+from .torch_state import watched_by
 
 
-def what_watches() -> str | None:
+def what_watches() -> Reason | None:
     """What else than the caller waits for the operators of a call that comes now, in words, or None: a replay calls none of them.
 
     Asked at every call, in 2 us. That Dynamo is tracing, :func:`torch.compiler.is_compiling` says, and has to be asked by code that Dynamo
     can trace itself.
     """
     if torch._C._get_tracing_state() is not None:
-        return "torch.jit.trace is tracing it"
+        return JIT_TRACE()
     if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "it is called inside a transform of torch.func"
+        return TRANSFORM()
     if forward_ad._current_level >= 0:
-        return "forward-mode gradients are being computed"
+        return FORWARD_MODE()
     if torch._C._len_torch_dispatch_stack():
-        return _watches(torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1))
+        return watched_by(torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1))
     for index in range(torch._C._len_torch_function_stack()):
         mode = torch._C._get_function_stack_at(index)
         if not isinstance(mode, DeviceContext):  # of torch.set_default_device
-            return _watches(mode)
-    return "torch.compile compiles what runs around it" if _dynamo_is_on() else None
-
-
-def _watches(mode: object) -> str:
-    return f"{type(mode).__name__} watches each of torch's functions, of which a replay calls none"
+            return watched_by(mode)
+    return COMPILED_AROUND() if _dynamo_is_on() else None
 
 
 def _dynamo_is_on() -> bool:
@@ -57,14 +55,14 @@ def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed:
         CaptureError: this call is not one to compile.
     """
     if not tensors:
-        raise CaptureError("there is no tensor among the arguments")
+        raise CaptureError(NO_TENSOR())
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), tensors[0].device)
     if device.type != "cuda" and not (device.type == "cpu" and cpu_allowed):
-        raise CaptureError(f"the inputs are on {device.type}, which isn't a CUDA device")
+        raise CaptureError(NO_GPU(device=device.type))
     if any(tensor.numel() == 0 for tensor in tensors):
-        raise CaptureError("an input is empty")
+        raise CaptureError(EMPTY())
     if torch.is_grad_enabled() and (any(t.requires_grad for t in tensors) or any(p.requires_grad for p in module.parameters())):
         raise GradientsRecorded
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise CaptureError("the caller is capturing a CUDA graph of its own")
+        raise CaptureError(OWN_GRAPH())
     return device

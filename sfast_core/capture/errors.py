@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..reasons import GRADIENTS
+
 if TYPE_CHECKING:
     from .guards import Guard
 
 
 class CaptureError(Exception):
-    """The call can't be captured faithfully. The message is the reason, for the report and the log.
+    """The call can't be captured faithfully. The message is the reason, best of a kind (:mod:`sfast_core.reasons`).
 
     Attributes:
         guard: tells when the reason holds no more, where a recorded call has failed; else None.
@@ -28,4 +30,4 @@ class GradientsRecorded(OnlyThisCall):
     """What the call returns would require grad, so the original forward has to make it."""
 
     def __init__(self) -> None:
-        super().__init__("gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()")
+        super().__init__(GRADIENTS())

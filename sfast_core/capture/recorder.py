@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..reasons import NOT_UNDERSTOOD, READS_VALUE, reason_of
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
@@ -27,7 +28,7 @@ from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
 from .guards import Pausing, Reader, Unwatched, reader_at
-from .inside import SPELLINGS, Inside, wrapped
+from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
 from .live.recording import LiveRecording
@@ -35,7 +36,7 @@ from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
 from .told import ASKED, HIDDEN, Told, tells, told_by
-from .values import METADATA
+from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -58,6 +59,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
+        self.left_to_host: frozenset[str] = frozenset()  # attributes that say no more than how the host brings weights, of layers whose class has one
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ---------------------------------------------------------------------------------
@@ -89,7 +91,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
     def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
 
-        ``layout`` says where it lies, where the module itself keeps its weight elsewhere.
+        ``layout`` says where it lies, where the module itself keeps its weight elsewhere. Where it is in main memory and ``tensor`` on a device, it
+        was brought there: so it is at each call.
         """
         if self.failure or tensor in self._nodes or (layout is None and self._table.find(tensor) is not None):
             return
@@ -98,17 +101,18 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             try:
                 stored = None if ref is None else (layout or Plain()).laid((ref,))
             except (ReferenceError, WeightsElsewhere) as error:
-                return self.refuse(str(error), passing=True)
+                return self.refuse(reason_of(error), passing=True)
             if ref is not None and stored is not None and is_memory(stored):
                 stored, part = memory_of(stored)
                 ref = replace(ref, part=part)
             if ref is None or stored is None or stored.shape != tensor.shape or is_plain(stored) != is_plain(tensor):
-                return self.refuse(f"the weight {name} of a {type(module).__name__} is not understood")
-            if stored.device != tensor.device:
+                return self.refuse(NOT_UNDERSTOOD(name=name, kind=type(module).__name__))
+            if stored.device != tensor.device and stored.device.type != "cpu":
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
             if not is_plain(stored):
                 return self._bind_parts(tensor, ref, stored)
             node = self._weight(ref, stored)
+            node.meta["device"] = tensor.device
             if stored.dtype != tensor.dtype:
                 node = call_method(self.graph, "to", (node, tensor.dtype))
             self._bind(tensor, node)
@@ -119,7 +123,9 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             return self.refuse(f"the weight {ref} is computed as a {type(tensor).__name__} of another kind")
         for (where, mine), (_, theirs) in zip(parts_of(tensor), parts_of(stored), strict=True):
             if mine not in self._nodes:
-                self._bind(mine, self._weight(replace(ref, part=Part(stored, where)), theirs))
+                node = self._weight(replace(ref, part=Part(stored, where)), theirs)
+                node.meta["device"] = mine.device
+                self._bind(mine, node)
 
     def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
         """``make(array)``, which is ``torch.from_numpy`` of an array."""
@@ -138,7 +144,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             try:
                 self._bind(result, self._value(call_function(self.graph, function, self._map(args, function.__name__)), result))
             except (CaptureError, HasParts) as error:
-                self.refuse(str(error) or f"{function.__name__} is given a tensor with parts")
+                self.refuse(reason_of(error) or f"{function.__name__} is given a tensor with parts")
         return result
 
     @property
@@ -146,23 +152,30 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
         return self._leaf is not None or self._in_live > 0
 
-    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a layer as it is: one node, whose results are what it returns."""
+    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str = "") -> Any:
+        """Run a layer as it is: one node, whose results are what it returns.
+
+        ``reason``: why no graph can hold what it does. Then what it keeps and reads is its own affair, at each call.
+        """
         if self._paused or self.failure or self._leaf is not None:
             return call(*args, **kwargs)
         kind, given = type(module).__name__, leaves((args, kwargs), torch.Tensor)
         versions = _versions(given)
-        because: list[str] = []
+        because = [reason] if reason else []
         self._leaf = because
+        if reason:
+            self.watch.pause()
         try:
             result = call(*args, **kwargs)
         finally:
             self._leaf = None
+            if reason:
+                self.watch.resume()
         with self.paused():
             try:
                 self._record_leaf(module, (args, kwargs), result, because)
             except (CaptureError, HasParts) as error:
-                self.refuse(str(error) or f"a {kind} that runs as it is is given a tensor with parts")
+                self.refuse(reason_of(error) or f"a {kind} that runs as it is is given a tensor with parts")
             if _versions(given) != versions:
                 self.refuse(f"a {kind} that runs as it is changes its arguments")
         return result
@@ -189,7 +202,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
 
     def refuse(self, reason: str, passing: bool = False) -> None:
-        """Give this recording up. ``passing``: another call of the same signature may fare better."""
+        """Give this recording up. ``reason``: one of a kind, or in words; ``passing``: another call of the same signature may fare better."""
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
@@ -202,8 +215,9 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     @property
     def quantised_to(self) -> set[torch.dtype]:
-        """The dtypes of 8 bits among the parts that the graph computes with."""
-        return {node.meta["val"].dtype for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        """The dtypes of 8 bits among the parts that the graph computes with; uint8 where two numbers share a byte."""
+        parts = {ref: node.meta["val"] for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        return {torch.uint8 if ref.part is not None and ref.part.packed(value) else value.dtype for ref, value in parts.items()}
 
     def reads(self, tensor: torch.Tensor) -> bool:
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
@@ -232,7 +246,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._name_externals(found)
                 self._finish_live(found)
             except CaptureError as error:
-                self.failure = str(error)
+                self.failure = reason_of(error)
         return None if self.failure else self.graph
 
     def __exit__(self, *raised: Any) -> None:
@@ -244,8 +258,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.OpOverload):
-            func = SPELLINGS.get(func, func)
+        if isinstance(func, _OPERATORS):
+            func, kwargs = spelled(func, args, kwargs)
         elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
@@ -260,11 +274,16 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         name = function_name(func)
         if self._leaf is not None:
             return self._in_leaf(func, name, args, kwargs)
+        if self._table.with_functions and (own := self._with_functions(args, kwargs)) is not None:
+            with self:  # what the class makes of the call is recorded
+                return own.__torch_function__(func, (own,), args, kwargs)  # type: ignore[attr-defined]
         self.watch.pause()
         if name == "__iter__":
             self.watch.resume()
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
+            if isinstance(func, torch._ops.OpOverload) and (reason := why_not_operator(func, args)):
+                raise CaptureError(reason)
             call = self._arguments(name, args, kwargs)
         except HasParts:
             return self._run_inside(func, name, args, kwargs)
@@ -292,6 +311,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.watch.resume()
         return result
 
+    def _with_functions(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
+        """The class of an argument that does something by itself where torch's functions are called with it, and hasn't yet."""
+        if not torch._C._is_torch_function_enabled():
+            return None
+        return next((type(tensor) for tensor in leaves((args, kwargs), torch.Tensor) if type(tensor) in self._table.with_functions), None)
+
     def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""
         self._insides.append(type(next(wrapped((args, kwargs)))))
@@ -313,11 +338,11 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         result = func(*args, **kwargs)
         tensors = isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and are_tensors(result))
         if self._leaf is not None and not tensors and result is not None and name not in METADATA and getattr(func, "__name__", "") != "__get__":
-            self._leaf.append(f"{name} reads a tensor's value into Python")
+            self._leaf.append(READS_VALUE(name=name))
         return result
 
     def _refuse_for(self, error: Exception, name: str) -> None:
-        self.refuse(str(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
+        self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
 
     def _asked(self, name: str, tensor: torch.Tensor) -> None:
         """A tensor is asked for what steers Python code besides its layout: as long as it was there before the call, it may tell something else at another."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..reasons import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENSOR_KEY, TOO_DEEP, TOO_MANY, Reason
 from .errors import CaptureError
 from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual
@@ -94,7 +95,8 @@ class ArgumentObject:
         """Where it is and of which class: one for all calls that have one of them there."""
         return (self.place, type(self.value))
 
-    def __str__(self) -> str:
+    @property
+    def reason(self) -> Reason:
         """Why a call that reads of it has no signature."""
         return _unkeyed(self.value, self.place)
 
@@ -125,11 +127,11 @@ class Containers:
         inside, identity = self._inside, id(container)
         self._left -= len(container) + 1
         if identity in inside:
-            raise CaptureError(f"{_named(place)} holds itself")
+            raise CaptureError(HOLDS_ITSELF(place=_named(place)))
         if len(inside) >= _DEEPEST:
-            raise CaptureError(f"{_named(place)} is deeper than {_DEEPEST} containers in one another")
+            raise CaptureError(TOO_DEEP(place=_named(place), most=_DEEPEST))
         if self._left < 0:
-            raise CaptureError(f"{_named(place)} brings the arguments to more than {_MOST:,} values")
+            raise CaptureError(TOO_MANY(place=_named(place), most=_MOST))
         inside.add(identity)
 
     def leave(self, container: Any) -> None:
@@ -147,8 +149,8 @@ def _named(place: Place) -> str:
     return whole if len(whole) <= 200 else f"{whole[:120]}...{whole[-77:]}"
 
 
-def _unkeyed(value: Any, place: Place) -> str:
-    return f"{_named(place)} holds a {type(value).__name__}, which can't be part of a signature"
+def _unkeyed(value: Any, place: Place) -> Reason:
+    return NOT_KEYED(place=_named(place), kind=type(value).__name__)
 
 
 class _Walk:
@@ -191,7 +193,7 @@ class _Walk:
         if type(key) is str:
             return key
         if isinstance(key, torch.Tensor):
-            raise CaptureError(f"{_named(place)} has a tensor as a key")
+            raise CaptureError(TENSOR_KEY(place=_named(place)))
         return self(key, place) if isinstance(key, (*_BY_VALUE, tuple)) else (type(key), key)
 
     def _object(self, value: Any, place: Place) -> Hashable:
@@ -207,7 +209,7 @@ class _Walk:
         if index is not None:  # the same object twice: a variant traced so must not serve two different tensors
             return ("same tensor", index)
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-            raise CaptureError(f"{_named(place)} is a {type(tensor).__name__} of layout {tensor.layout}, needs a plain strided tensor")
+            raise CaptureError(NOT_STRIDED(place=_named(place), kind=type(tensor).__name__, layout=tensor.layout))
         self._index[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
         attributes = tensor.__dict__
@@ -224,8 +226,12 @@ def difference(key: Any, other: Any) -> str:
     if key[:4] == other[:4]:
         return "what comes along for code of others"
     named = zip(key[:3], other[:3], ("args", "kwargs", "autocast"), strict=True)
-    setting = f"PyTorch's setting {changed_setting(key[3], other[3])!r}"
-    return next((_place(*each) for each in named if each[0] != each[1]), setting)
+    return next((_place(*each) for each in named if each[0] != each[1]), None) or f"PyTorch's setting {other_setting(key, other)!r}"
+
+
+def other_setting(key: Any, other: Any) -> str | None:
+    """PyTorch's setting that is another in the key of one signature than in that of another one, where no argument is; else None."""
+    return changed_setting(key[3], other[3]) if key[:3] == other[:3] else None
 
 
 def _place(now: Any, then: Any, path: str) -> str:

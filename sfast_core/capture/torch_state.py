@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._device import DeviceContext
 
+from ..reasons import WATCHED, Reason
 from .errors import CaptureError
 
 State = tuple[Hashable, ...]  #: the values of all settings, in the order of :func:`names`
@@ -144,15 +145,16 @@ def _default_device() -> Hashable:
         CaptureError: another mode than these stands around the call.
     """
     if torch._C._len_torch_dispatch_stack():
-        raise CaptureError(_watched(torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1)))
+        raise CaptureError(watched_by(torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1)))
     found = None
     for index in range(torch._C._len_torch_function_stack()):
         mode = torch._C._get_function_stack_at(index)
         if not isinstance(mode, DeviceContext):
-            raise CaptureError(_watched(mode))
+            raise CaptureError(watched_by(mode))
         found = mode.device
     return found
 
 
-def _watched(mode: object) -> str:
-    return f"{type(mode).__name__} watches each of torch's functions, of which a replay calls none"
+def watched_by(mode: object) -> Reason:
+    """That this mode of PyTorch's waits for the functions of a call."""
+    return WATCHED(mode=type(mode).__name__)

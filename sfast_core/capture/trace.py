@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from ..reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE, reason_of, told
 from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -24,6 +25,7 @@ from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
 from .live.modules import LiveModules, modules_at_work
+from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
@@ -177,16 +179,19 @@ def record(
     recorder.random = random
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
-    def run(module: torch.nn.Module, *call: Any) -> Any:
-        return recorder.call_live_code(cut[id(module)], around, *call) if id(module) in cut else recorder.run_leaf(module, *call)
+    def run(module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if id(module) in cut:
+            return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
+        return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
 
     def run_function(which: InTable, *call: Any) -> Any:
         return recorder.call_live_code(which, around, *call)
 
     apart = [module for module in root.modules() if id(module) in cut] if cut else []
     functions = live.functions() if live else []
-    reads.run_live(apart, [each.function for each in functions])
-    whole = run_as_they_are([*apart, *table.closed(closed)], run)
+    unseen = [module for module in root.modules() if looks_for_outliers(module) and module is not root]
+    reads.run_live([*apart, *unseen], [*(each.function for each in functions), *(module.state for module in unseen)])
+    whole = run_as_they_are([*apart, *unseen, *table.closed(closed)], run)
     around_it = (leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, found_as_live(functions, run_function))
     with ExitStack() as stack:
         for context in (*around_it, arrays_seen(recorder.from_array), _watching(reads, recorder), recorder):
@@ -196,7 +201,8 @@ def record(
         except Exception as error:
             if id(error) == recorder.raised or _raised_here(error):
                 recorder.input_writes.put_back(inputs)
-                raise CaptureError(f"it failed while it was recorded: {type(error).__name__}: {error}") from error
+                known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
+                raise CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}")) from error
             raise
     found: Trace | Untraceable
     reads.finish()
@@ -206,11 +212,11 @@ def record(
             recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
     recorder.decisions.finish()
     if random.moved():
-        found, guard = Untraceable("it draws random numbers", inside=tuple(recorder.drew)), Guard(reads)
+        found, guard = Untraceable(RANDOM(), inside=tuple(recorder.drew)), Guard(reads)
     elif random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
-        found, guard = Untraceable("Python's or NumPy's random numbers were drawn meanwhile", passing=True), Guard(reads)
+        found, guard = Untraceable(RANDOM_MEANWHILE(), passing=True), Guard(reads)
     elif setting := changed_setting(torch_state(), settings):
-        found, guard = Untraceable(f"the call itself changes PyTorch's setting {setting!r}"), Guard(reads)
+        found, guard = Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
     else:
         found, guard = _traced(result, inputs, table, recorder, reads, start)
     guard.decisions = recorder.decisions
@@ -227,34 +233,39 @@ def _traced(
             raise CaptureError(reads.refused)
     except CaptureError as error:
         if reads.refused is None:
-            return Untraceable(str(error)), Guard(reads)
-        return Untraceable(str(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()), Guard(reads)
+            return Untraceable(reason_of(error)), Guard(reads)
+        return Untraceable(reason_of(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
-        return Untraceable(str(GradientsRecorded()), passing=True), Guard(reads)
+        return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
         effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(module for module in root_modules(reads) if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters))))
         readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
-        reason = f"the call itself changes the module: {change}"
-        return Untraceable(reason, changing=True, inside=owners, readers=readers), Guard(reads, without=change.places)
+        return Untraceable(CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers), Guard(reads, without=change.places)
     externals = Externals(reads)
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     recorder.input_writes.finish(inputs)
-    for told in recorder.told:
-        reads.told(told.now, told.answer, told.name)
+    for asked in recorder.told:
+        reads.told(asked.now, asked.answer, asked.name)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
-    guard = Guard(reads, bound, externals.fixed | effects.targets)
+    contents: set[tuple[int, None]] = set()  # of these lists
+    if names := recorder.left_to_host:
+        for layer in root_modules(reads):
+            if any(hasattr(type(layer), name) for name in names):
+                bound |= {(id(layer.__dict__), name): layer.__dict__ for name in names}
+                contents |= {(id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)}
+    guard = Guard(reads, bound, externals.fixed | effects.targets, contents)
     if graph is None:
         inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()
-        return Untraceable(str(recorder.failure), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard
+        return Untraceable(told(recorder.failure or ""), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard
     root = reads.root()
     if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
-        return Untraceable(f"the call itself changes the module: {left}", changing=True), guard
+        return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
     outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
@@ -285,7 +296,7 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
         try:
             recorder.watch = stack.enter_context(watched(started))
         except NotWatched as error:
-            recorder.refuse(str(error), passing=True)
+            recorder.refuse(reason_of(error), passing=True)
         try:
             yield
         finally:

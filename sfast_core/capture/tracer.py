@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS, reason_of
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings
@@ -57,7 +58,7 @@ class Tracer:
 
     def why_not(self, signature: Signature) -> str | None:
         """Why no call with this signature is recorded, or None: it has an object of which the module was seen to read before."""
-        return next((str(found) for found in signature.objects if found.slot in self._read), None)
+        return next((found.reason for found in signature.objects if found.slot in self._read), None)
 
     def forget(self) -> None:
         """What was found out about earlier calls may not hold any more."""
@@ -82,7 +83,7 @@ class Tracer:
         try:
             reads = ReadSet(module, recorded.forward, self._codes)
         except Exception as error:  # a module of TorchScript's has other tables
-            raise CaptureError(f"what steers it can't be read: {type(error).__name__}: {error}") from error
+            raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
         try:
             call = recorded.call
             result, trace, guard = record(call, signature.tensors, module, device, reads, self._leaf_scope, self._closed, self.live, recorded.around)
@@ -90,17 +91,17 @@ class Tracer:
             reads.finish()
             error.guard = Guard(reads)
             if recorded.around is not None and recorded.around.inside:
-                error.passing = self._may_cut() and self.live.add(module, recorded.around.inside, str(error), error.guard)
+                error.passing = self._may_cut() and self.live.add(module, recorded.around.inside, reason_of(error), error.guard)
             raise
         self.words |= reads.words
         if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
             recorded.around.mentioned |= mentioned
-            reason = f"the model may read {', '.join(sorted(map(repr, mentioned)))} from its options"
+            reason = MAY_READ(names=", ".join(sorted(map(repr, mentioned))))
             return result, Untraceable(reason, passing=True), guard
         read = [found for found in signature.objects if has_read(reads, found.value, found.name)]
         self._read.update(found.slot for found in read)
         if read:  # what it is may change from call to call, whether the call was recorded or not
-            trace = Untraceable(str(read[0]))
+            trace = Untraceable(read[0].reason)
         elif isinstance(trace, Untraceable) and trace.changing:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
             cut = signature.key in self._changing and self._cut(module, trace, guard)
@@ -112,9 +113,9 @@ class Tracer:
         elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace, guard):
             trace = replace(trace, passing=True, cut=True)
         elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
-            trace = Untraceable(f"{guard.hooked}: {'it runs' if len(hooked) == 1 else 'such modules run'} live from now on", passing=True, cut=True)
+            trace = Untraceable(LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"), passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
-            trace = Untraceable("the call changes its arguments")
+            trace = Untraceable(WRITES_ARGUMENTS())
         if isinstance(trace, Trace):  # what it sets is as it was found: a setting of another node's, not a state that goes on
             self._changing.discard(signature.key)
         return result, trace, guard

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ..reasons import EXTENSION_REPLACES, Kind
+
 Call = Callable[[torch.nn.Module, Callable[..., Any], "str | None", tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -22,10 +24,10 @@ class Hook:
         module: whose method is replaced. Held weakly.
         call: gets the module, the method that was there, why that one must not be traced (or None), and the call's arguments.
         attribute: the method's name.
-        others: how the host calls those whose method it would be, for that reason.
+        others: the reason where it is somebody else's, with the ``attribute`` and ``by`` whom.
     """
 
-    def __init__(self, module: torch.nn.Module, call: Call, attribute: str = "forward", others: str = "another extension replaces its") -> None:
+    def __init__(self, module: torch.nn.Module, call: Call, attribute: str = "forward", others: Kind = EXTENSION_REPLACES) -> None:
         self._module = weakref.ref(module)
         self._attribute = attribute
         self._before = module.__dict__.get(attribute)
@@ -66,7 +68,7 @@ class Hook:
 class _Method:
     """What stands in a module's dict. Others may have kept it, and put it back when the hook is gone: then it is as what it replaced."""
 
-    def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: str) -> None:
+    def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: Kind) -> None:
         self._module = module
         self.replaced = _alive(module.__dict__.get(attribute))
         self._original = getattr(module, attribute) if self.replaced is module.__dict__.get(attribute) else self.replaced or _of_class(module, attribute)
@@ -98,7 +100,7 @@ def _of_class(module: torch.nn.Module, attribute: str) -> Any:
     return getattr(type(module), attribute).__get__(module, type(module))
 
 
-def _foreign(module: torch.nn.Module, attribute: str, others: str) -> str | None:
+def _foreign(module: torch.nn.Module, attribute: str, others: Kind) -> str | None:
     """Why the method that a module has isn't its class's own, or None. Some extensions leave the class's own on the instance."""
     there = module.__dict__.get(attribute)
     if isinstance(there, _Method) and there.call is None:
@@ -106,7 +108,7 @@ def _foreign(module: torch.nn.Module, attribute: str, others: str) -> str | None
     own = getattr(type(module), attribute)
     if there is None or (getattr(there, "__self__", None) is module and getattr(there, "__func__", None) is own):
         return None
-    return f"{others} {attribute} ({maker_of(there)})"
+    return others(attribute=attribute, by=maker_of(there))
 
 
 def maker_of(function: Any) -> str:

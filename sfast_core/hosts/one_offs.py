@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from ..reasons import KEEP_CHANGING
+
 _ALLOWED, _REMEMBERED = 4, 256
 
 
@@ -27,4 +29,4 @@ class OneOffs:
             self._calls.popitem(last=False)
         if calls > 1 or sum(count == 1 for count in self._calls.values()) <= _ALLOWED:
             return None
-        return "its shapes keep changing: this one is traced when it comes again"
+        return KEEP_CHANGING()

@@ -11,6 +11,7 @@ import torch
 from ..capture import CaptureError, Signature
 from ..config import CompileConfig
 from ..engine import Engine, Forward
+from ..reasons import WRITES_ARGUMENTS
 from .one_offs import OneOffs
 
 Arguments = tuple[Any, ...]
@@ -83,7 +84,7 @@ class PartCalls:
         if reason := self._kind.why_not(args):
             raise CaptureError(reason)
         if not self._keeps_state and any(isinstance(value, (list, dict)) for value in (*args, *kwargs.values())):
-            raise CaptureError("it is given a container that it may write to")
+            raise CaptureError(WRITES_ARGUMENTS().also("it is given a container that it may write to"))
         if self._kind.few_shapes and (reason := self._one_offs.reason(Signature(args, kwargs).key)):
             raise CaptureError(reason)
         engine = self._engine

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..capture import CaptureError
 from ..engine import Engine
+from ..reasons import reason_of
 
 log = logging.getLogger("fast_compile")
 
@@ -53,7 +54,7 @@ def shielded(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager:
     except engine.interruptions:
         raise
     except CaptureError as error:
-        reason = str(error)
+        reason = reason_of(error)
     except Exception as error:
         log.debug("in a call of %s", engine.report.name, exc_info=True)
         reason = f"Fast Compile failed: {type(error).__name__}: {error}"

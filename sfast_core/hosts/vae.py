@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..reasons import FLOAT32, NOT_A_PICTURE
 from .parts import Arguments, Kind
 
 #: What the halves are called, and the most pixels of their input that a graph is captured for: those of 512x512.
@@ -32,9 +33,9 @@ def _why_not(args: Arguments) -> str | None:
     x = args[0] if args else None
     if not isinstance(x, torch.Tensor) or x.dim() < 3:
         shown = f"{x.dim()} dimensions" if isinstance(x, torch.Tensor) else "no tensor"
-        return f"its input has {shown}: VAEs of pictures, video and sound are accelerated"
+        return NOT_A_PICTURE(shown=shown)
     if x.device.type == "cuda" and x.dtype == torch.float32:
-        return "it computes in float32, and the fused kernels are worth it in float16 and bfloat16"
+        return FLOAT32()
     return None
 
 

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parent
-CSRC = NATIVE.parent.parent / "csrc"
+_INSIDE = NATIVE.parent / "csrc"  # where the core is installed as a package
+CSRC = _INSIDE if _INSIDE.is_dir() else NATIVE.parent.parent / "csrc"
 LIBRARIES = NATIVE / "lib"
 SUFFIX = ".dll" if sys.platform == "win32" else ".so"
 LIMIT_S = 180.0  #: a host that starts waits for the build: never longer than this
@@ -111,7 +112,7 @@ def ensure(
     if state.get("key") == key:
         library = libraries / str(state.get("library"))
         if state.get("error") and not again and not _is_over(state.get("until")):
-            return Outcome(None, f"{state['error']} (tried before; python install.py --retry tries again)")
+            return Outcome(None, f"{state['error']} (tried before; python install.py --retry, or python -m sfast_core build, tries again)")
         if library.is_file():
             return Outcome(library)
     try:

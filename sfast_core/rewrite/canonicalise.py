@@ -23,35 +23,36 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like, moved, tensor_of
-from .graph import insert_as, replace, respell, shape, value
+from ..ops.spec import Arguments
+from .graph import REQUIRED, SPELLED, insert_as, replace, respell, shape, value
 from .patterns import gelu, sdpa
 
-Rule = Callable[[Node, list[Any]], Node | None]
 
-_REQUIRED = object()
-
-
-def _arguments(node: Node, names: str, **defaults: Any) -> list[Any] | None:
-    """The node's arguments in the order of ``names``; None when it has others or lacks one."""
-    order = names.split()
-    bound = dict(zip(order, node.args, strict=False))
-    if len(node.args) > len(order) or set(node.kwargs) - set(order):
+def _bound(node: Node, parameters: dict[str, Any]) -> Arguments | None:
+    """The node's arguments by the names of parameters and in their order; None when it has others or lacks one."""
+    if len(node.args) > len(parameters) or set(node.kwargs) - set(parameters):
         return None
-    bound.update(node.kwargs)
-    result = [bound.get(name, defaults.get(name, _REQUIRED)) for name in order]
-    return None if any(item is _REQUIRED for item in result) else result
+    bound = {**parameters, **dict(zip(parameters, node.args, strict=False)), **node.kwargs}
+    return None if any(item is REQUIRED for item in bound.values()) else Arguments(**bound)
+
+
+def _arguments(node: Node, names: str, **defaults: Any) -> Arguments | None:
+    return _bound(node, {name: defaults.get(name, REQUIRED) for name in names.split()})
 
 
 def _is_canonical(node: Node, function: Callable[..., Any], count: int) -> bool:
     return node.target is function and not node.kwargs and len(node.args) == count
 
 
-def _positional(function: Callable[..., Any], names: str, **defaults: Any) -> Callable[[Node], Node | None]:
+def _positional(function: Callable[..., Any], names: str = "", **defaults: Any) -> Callable[[Node], Node | None]:
+    """The rule of one function, by its :data:`SPELLED` parameters where none are named."""
+    parameters = {name: defaults.get(name, REQUIRED) for name in names.split()} or SPELLED[function]
+
     def rule(node: Node) -> Node | None:
-        if _is_canonical(node, function, len(names.split())):
+        if _is_canonical(node, function, len(parameters)):
             return None
-        args = _arguments(node, names, **defaults)
-        return None if args is None else respell(node, value(node), function, *args)
+        call = _bound(node, parameters)
+        return None if call is None else respell(node, value(node), function, *vars(call).values())
 
     return rule
 
@@ -114,10 +115,10 @@ def _as_tensor(node: Node, item: Any) -> Any:
 
 def _new_tensor(node: Node) -> Node | None:
     """Of the tensor that it is a method of it takes the dtype and the device."""
-    args = _arguments(node, "self data dtype device requires_grad", dtype=None, device=None, requires_grad=False)
-    if args is None or not _is_plain(args[1]):
+    call = _arguments(node, "self data dtype device requires_grad", dtype=None, device=None, requires_grad=False)
+    if call is None or not _is_plain(call.data):
         return None
-    return respell(node, value(node), tensor_of, args[1], value(node).dtype, node.meta["device"])
+    return respell(node, value(node), tensor_of, call.data, value(node).dtype, node.meta["device"])
 
 
 def _is_plain(data: Any) -> bool:
@@ -160,26 +161,26 @@ def _cast(node: Node) -> Node | None:
 
 def _addcmul(node: Node) -> Node | None:
     """With a factor it is something else."""
-    args = _arguments(node, "input tensor1 tensor2 value", value=1)
-    if args is None or args[3] != 1 or _is_canonical(node, torch.addcmul, 3):
+    call = _arguments(node, "input tensor1 tensor2 value", value=1)
+    if call is None or call.value != 1 or _is_canonical(node, torch.addcmul, 3):
         return None
-    return respell(node, value(node), torch.addcmul, *args[:3])
+    return respell(node, value(node), torch.addcmul, call.input, call.tensor1, call.tensor2)
 
 
 def _dropout(node: Node) -> Node | None:
-    args = _arguments(node, "input p training inplace", p=0.5, training=True, inplace=False)
-    return args[0] if args and (not args[2] or args[1] == 0) else None
+    call = _arguments(node, "input p training inplace", p=0.5, training=True, inplace=False)
+    return call.input if call and (not call.training or call.p == 0) else None
 
 
 def _softmax(node: Node) -> Node | None:
     """With a dtype it is a cast and a softmax."""
-    args = _arguments(node, "input dim dtype", dtype=None) or _arguments(node, "input dim _stacklevel dtype", _stacklevel=3, dtype=None)
-    if args is None or args[1] is None or _is_canonical(node, torch.softmax, 2):
+    call = _arguments(node, "input dim dtype", dtype=None) or _arguments(node, "input dim _stacklevel dtype", _stacklevel=3, dtype=None)
+    if call is None or call.dim is None or _is_canonical(node, torch.softmax, 2):
         return None
-    x, dim, dtype = args[0], args[1], args[-1]
-    if dtype is not None and dtype != value(x).dtype:
-        x = insert_as(node, value(node), cast_like, x, dtype)
-    return respell(node, value(node), torch.softmax, x, dim)
+    x = call.input
+    if call.dtype is not None and call.dtype != value(x).dtype:
+        x = insert_as(node, value(node), cast_like, x, call.dtype)
+    return respell(node, value(node), torch.softmax, x, call.dim)
 
 
 def _chunk(node: Node) -> Node | None:
@@ -188,7 +189,7 @@ def _chunk(node: Node) -> Node | None:
     args = _arguments(node, names, dim=0) or _arguments(node, names.replace("split_size_or_sections", "split_size"), dim=0)
     if args is None or _is_canonical(node, torch.chunk, 3):
         return None
-    x, parts, dim = args
+    x, parts, dim = vars(args).values()
     if function_name(node.target) != "chunk":
         size = shape(x)[dim]
         parts = [parts] * (size // parts) if isinstance(parts, int) and size % parts == 0 else parts
@@ -198,39 +199,23 @@ def _chunk(node: Node) -> Node | None:
     return respell(node, torch.chunk(value(x), parts, dim), torch.chunk, x, parts, dim)
 
 
-_SDPA = "query key value attn_mask dropout_p is_causal scale"
-_sdpa_positional = _positional(sdpa, _SDPA, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None)
+_sdpa_positional = _positional(sdpa, "query key value attn_mask dropout_p is_causal scale", attn_mask=None, dropout_p=0.0, is_causal=False, scale=None)
 
 
 def _sdpa(node: Node) -> Node | None:
-    """diffusers says ``enable_gqa=False``, which is the default."""
-    if node.kwargs.get("enable_gqa") is False:
+    """Whether keys have fewer heads than queries is seen by their shapes. diffusers says ``enable_gqa=False``, which is the default."""
+    grouped, query = node.kwargs.get("enable_gqa"), node.args[0] if node.args else None
+    if grouped is False or (grouped is True and isinstance(query, Node) and value(query).dim() == 4):
         node.kwargs = {name: arg for name, arg in node.kwargs.items() if name != "enable_gqa"}
     return _sdpa_positional(node)
 
 
-_CONV = "input weight bias stride padding dilation groups"
-_INTERPOLATE = "input size scale_factor mode align_corners recompute_scale_factor antialias"
 _RULES: dict[str, Callable[[Node], Node | None]] = {
-    "linear": _positional(F.linear, "input weight bias", bias=None),
-    "conv2d": _positional(F.conv2d, _CONV, bias=None, stride=1, padding=0, dilation=1, groups=1),
-    "group_norm": _positional(F.group_norm, "input num_groups weight bias eps", weight=None, bias=None, eps=1e-5),
-    "layer_norm": _positional(F.layer_norm, "input normalized_shape weight bias eps", weight=None, bias=None, eps=1e-5),
-    "rms_norm": _positional(F.rms_norm, "input normalized_shape weight eps", weight=None, eps=None),
-    "interpolate": _positional(
-        F.interpolate,
-        _INTERPOLATE,
-        size=None,
-        scale_factor=None,
-        mode="nearest",
-        align_corners=None,
-        recompute_scale_factor=None,
-        antialias=False,
-    ),
+    **{function.__name__: _positional(function) for function in (F.linear, F.conv2d, F.group_norm, F.layer_norm, F.rms_norm, F.interpolate)},
     "gelu": _positional(gelu, "input approximate", approximate="none"),
     "softmax": _softmax,
     "scaled_dot_product_attention": _sdpa,
-    **dict.fromkeys("cat concat concatenate".split(), _positional(torch.cat, "tensors dim", dim=0)),
+    **dict.fromkeys("cat concat concatenate".split(), _positional(torch.cat)),
     "chunk": _chunk,
     "split": _chunk,
     "dropout": _dropout,

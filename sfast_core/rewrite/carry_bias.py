@@ -37,7 +37,7 @@ def carry_bias(graph: Graph, has_impl: HasImpl) -> int:
 
 def _summing(residual: Any, reader: Node) -> Node | None:
     """The ``add_layer_norm`` that gives ``residual`` as its sum, for ``reader`` alone and for nothing but its residual."""
-    if not calls(residual, element) or residual.args[1] != 0 or reader.args.count(residual) > 1 or sole_user(residual) is not reader:
+    if not calls(residual, element) or named(residual).index != 0 or reader.args.count(residual) > 1 or sole_user(residual) is not reader:
         return None
-    both = residual.args[0]
+    both = named(residual).results
     return both if calls(both, add_layer_norm) and named(both).residual is not None else None

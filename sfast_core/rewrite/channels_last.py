@@ -51,7 +51,7 @@ def convolutions_channels_last(graph: Graph, may_pack: MayLay) -> int:
     """
     changed = 0
     for node in calls_of(graph, *_CONVOLUTIONS):
-        weight = node.args[1]
+        weight = named(node).weight
         if not is_free_weight(weight) or shape(weight)[2:] == (1, 1):
             continue
         wanted = Weight(weight.meta["source"].refs, CHANNELS_LAST)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph
 
-from .graph import calls_of, insert, insert_as, replace, shape, value
+from .graph import calls_of, insert, insert_as, named, replace, shape, value
 from .patterns import is_matrix_product
 from .views import as_tokens
 
@@ -17,10 +17,10 @@ def convolution_as_linear(graph: Graph) -> int:
     for node in calls_of(graph, F.conv2d):
         if not is_matrix_product(node):
             continue
-        x, weight, bias = node.args[:3]
-        matrix = insert(node, torch.reshape, weight, shape(weight)[:2])
-        tokens = as_tokens(x).insert(node)
-        product = insert_as(node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, bias)
+        call = named(node)
+        matrix = insert(node, torch.reshape, call.weight, shape(call.weight)[:2])
+        tokens = as_tokens(call.input).insert(node)
+        product = insert_as(node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, call.bias)
         replace(node, insert(node, torch.permute, product, (0, 3, 1, 2)))
         changed += 1
     return changed

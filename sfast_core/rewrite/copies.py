@@ -8,7 +8,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
-from .graph import calls_of, drop_unused, insert, replace, respell, shape, value
+from .graph import calls_of, drop_unused, given, insert, named, replace, respell, shape, value
 
 
 def drop_copies(graph: Graph) -> int:
@@ -20,7 +20,7 @@ def drop_copies(graph: Graph) -> int:
             replace(node, x if shape(x) == shape(node) else insert(node, torch.reshape, x, shape(node)))
             dropped += 1
     for node in calls_of(graph, torch.cat):
-        parts: Any = node.args[0]
+        parts: Any = named(node).tensors
         if not isinstance(parts, (tuple, list)) or not parts:
             continue
         left = [part for part in parts if value(part).numel() > 0]
@@ -28,7 +28,7 @@ def drop_copies(graph: Graph) -> int:
             replace(node, left[0])
             dropped += 1
         elif 1 < len(left) < len(parts) and all(value(part).dtype == value(node).dtype for part in left):
-            respell(node, value(node), torch.cat, left, *node.args[1:])
+            respell(node, value(node), torch.cat, *given(node, tensors=left))
             dropped += 1
     return dropped + drop_unused(graph)
 
@@ -38,5 +38,5 @@ def _repeated(node: Node) -> tuple[Any, tuple[Any, ...] | None]:
     x, *counts = node.args
     if node.kwargs or not isinstance(x, Node):
         return x, None
-    given: Any = counts[0] if len(counts) == 1 and isinstance(counts[0], (tuple, list)) else counts
-    return x, tuple(given)
+    times: Any = counts[0] if len(counts) == 1 and isinstance(counts[0], (tuple, list)) else counts
+    return x, tuple(times)

@@ -44,7 +44,8 @@ def fold_into_quantise(graph: Graph, has_impl: HasImpl) -> int:
     """Each quantising that can read something in front of its input. Returns how many there were."""
     folded = 0
     for node in calls_of(graph, quantise):
-        if given(node)[4:] != (None, None, None) or not all(calls(user, element) for user in node.users):
+        call = named(node)
+        if any(part is not None for part in (call.act, call.times, call.front)) or not all(calls(user, element) for user in node.users):
             continue
         source = _source(node)
         if source is not None and has_impl(quantise, *metas(_arguments(node, source))):
@@ -60,7 +61,7 @@ def _arguments(node: Node, source: _Source) -> tuple[Any, ...]:
 
 def _source(node: Node) -> _Source | None:
     """What a call of quantise can read instead of its input; None where that is nothing new."""
-    read: Any = node.args[0]
+    read: Any = named(node).x
     x, alone = _in_rows(read, node)
     if alone and (found := _joined(x) or _made(x)) is not None:
         return found
@@ -88,7 +89,7 @@ def _joined(x: Node) -> _Source | None:
     """Two tensors side by side, the second perhaps made of others."""
     if not calls(x, torch.cat) or not joins_along_last(x):
         return None
-    parts: Any = x.args[0]
+    parts: Any = named(x).tensors
     if len(parts) != 2 or parts[0] is parts[1] or any(value(part).dtype != value(x).dtype for part in parts):
         return None
     front, rest = parts
@@ -118,4 +119,4 @@ def _let_read(node: Node, source: _Source) -> None:
     scales = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32) if scale is None else torch.empty_like(value(scale))  # type: ignore[arg-type]
     new = insert_as(node, (q, scales), quantise, *_arguments(node, source))
     for user in list(node.users):
-        replace_reshaped(user, insert_item(user, new, user.args[1]), user)  # type: ignore[arg-type]
+        replace_reshaped(user, insert_item(user, new, named(user).index), user)

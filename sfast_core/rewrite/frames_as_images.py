@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
-from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
+from .graph import alike, calls, calls_of, drop_unused, given, insert, insert_as, metas, named, replace, shape, sole_user, value
 from .patterns import HasImpl
 
 _FARTHEST = 16  #: operations between a convolution and the images
@@ -27,24 +27,25 @@ def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
 
 
 def _convolution(node: Node, has_impl: HasImpl) -> bool:
-    if len(node.args) != 7 or value(node).dim() != 5 or not isinstance(node.args[1], Node):
+    call = named(node)
+    frames, weight = call.input, call.weight
+    if value(node).dim() != 5 or not isinstance(weight, Node):
         return False
-    frames, weight, bias, *geometry, groups = node.args
-    stride, padding, dilation = ((each,) * 3 if isinstance(each, int) else each for each in geometry)
-    if isinstance(padding, str) or shape(weight)[3:] != (1, 1) or tuple(stride[1:]) != (1, 1) or tuple(padding[1:]) != (0, 0):  # type: ignore[arg-type, index]
+    stride, padding, dilation = ((each,) * 3 if isinstance(each, int) else each for each in (call.stride, call.padding, call.dilation))
+    if isinstance(padding, str) or shape(weight)[3:] != (1, 1) or tuple(stride[1:]) != (1, 1) or tuple(padding[1:]) != (0, 0):
         return False
     front = _front(frames)
     if not _of_images(front[0] if front else frames):
         return False
     x = _image(front[0] if front else frames, node)
-    kernel = insert(node, torch.reshape, weight, shape(weight)[:-1])  # type: ignore[arg-type]
-    arguments = (x, kernel, bias, (stride[0], 1), (padding[0], 0), (dilation[0], 1), groups)  # type: ignore[index]
+    kernel = insert(node, torch.reshape, weight, shape(weight)[:-1])
+    arguments = (x, kernel, call.bias, (stride[0], 1), (padding[0], 0), (dilation[0], 1), call.groups)
     if not has_impl(conv2d_act, *metas(arguments)):
         drop_unused(node.graph)
         return False
     if front:
         _, norm, act = front
-        x = insert_as(node, value(x), F.group_norm, x, *norm.args[1:])
+        x = insert_as(node, value(x), F.group_norm, *given(norm, input=x))
         x = insert_as(node, value(x), F.silu, x) if act else x
     new = insert_as(node, value(node).new_empty(_rows(node)), F.conv2d, x, *arguments[1:])
     total, last = sole_user(node), node

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
-from .graph import calls, calls_of, drop_unused, insert, insert_as, reshaped, shape, value
+from .graph import calls, calls_of, drop_unused, given, insert, insert_as, named, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -24,7 +24,7 @@ _Rows = tuple[int, int]
 def frames_in_rows(graph: Graph) -> int:
     """Each norm, and each operation that is done to every token alike, where what is repeated is put on tokens that are normed, too."""
     repeated = {node: e for node in graph.nodes if (e := _repeated(node)) is not None}
-    normed = {shape(node)[:-1] for node in calls_of(graph, *_NORMS) if len(tuple(node.args[1])) == 1}  # type: ignore[arg-type]
+    normed = {shape(node)[:-1] for node in calls_of(graph, *_NORMS) if len(tuple(named(node).normalized_shape)) == 1}
     frames: dict[_Rows, _Rows] = {}
     for node, e in repeated.items():
         images, length, _ = shape(node)
@@ -41,9 +41,9 @@ def frames_in_rows(graph: Graph) -> int:
             continue
         if node in repeated:
             compact[node] = insert(node, torch.reshape, repeated[node], (rows_[0], 1, shape(node)[-1]))
-        elif calls(node, *_NORMS) and len(tuple(node.args[1])) == 1:  # type: ignore[arg-type]
-            x: Any = node.args[0]
-            changed += _seen_back(node, rows_, reshaped(node, x, (*rows_, shape(x)[-1])), *node.args[1:])
+        elif calls(node, *_NORMS) and len(tuple(named(node).normalized_shape)) == 1:
+            x: Any = named(node).input
+            changed += _seen_back(node, rows_, *given(node, input=reshaped(node, x, (*rows_, shape(x)[-1]))))
         elif calls(node, *_ELEMENTWISE):
             changed += _elementwise(node, rows_, compact)
     drop_unused(graph)
@@ -55,20 +55,20 @@ def _repeated(node: Node) -> Node | None:
     if node.op not in ("call_function", "call_method") or (node.target if isinstance(node.target, str) else function_name(node.target)) != "repeat_interleave":
         return None
     e, *rest = node.args
-    given = dict(zip(("repeats", "dim"), rest, strict=False)) | node.kwargs
-    known = given.keys() == {"repeats", "dim"} and isinstance(given["repeats"], int) and isinstance(e, Node) and value(e).dim() == 3
-    return e if known and given["dim"] in (1, -2) and shape(e)[1] > 1 else None  # type: ignore[return-value, arg-type]
+    call = dict(zip(("repeats", "dim"), rest, strict=False)) | node.kwargs
+    known = call.keys() == {"repeats", "dim"} and isinstance(call["repeats"], int) and isinstance(e, Node) and value(e).dim() == 3
+    return e if known and call["dim"] in (1, -2) and shape(e)[1] > 1 else None  # type: ignore[return-value, arg-type]
 
 
 def _elementwise(node: Node, rows: _Rows, compact: dict[Node, Node]) -> bool:
-    given = [_operand(node, arg, rows, compact) for arg in node.args]
-    if any(arg is None for arg in given):
+    operands = [_operand(node, arg, rows, compact) for arg in node.args]
+    if any(arg is None for arg in operands):
         return False
     of_frames = [arg in compact for arg in node.args if isinstance(arg, Node)]
     if any(of_frames) and all(of_frames):
-        compact[node] = insert(node, node.target, *given)  # type: ignore[arg-type]
+        compact[node] = insert(node, node.target, *operands)  # type: ignore[arg-type]
         return False
-    return _seen_back(node, rows, *given)
+    return _seen_back(node, rows, *operands)
 
 
 def _operand(node: Node, arg: Any, rows: _Rows, compact: dict[Node, Node]) -> Any:
@@ -82,10 +82,10 @@ def _operand(node: Node, arg: Any, rows: _Rows, compact: dict[Node, Node]) -> An
     return arg if math.prod(shape(arg)[:-1]) == 1 and shape(arg)[-1:] in ((), (1,), shape(node)[-1:]) and value(arg).dim() in (0, 1, 3) else None
 
 
-def _seen_back(node: Node, rows: _Rows, *given: Any) -> bool:
-    """Let ``node`` be computed of ``given``, in rows; what reads it sees it in the shape that it had."""
+def _seen_back(node: Node, rows: _Rows, *operands: Any) -> bool:
+    """Let ``node`` be computed of ``operands``, in rows; what reads it sees it in the shape that it had."""
     val = value(node)
-    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *given)  # type: ignore[arg-type]
+    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *operands)  # type: ignore[arg-type]
     node.replace_all_uses_with(insert(node, torch.reshape, new, tuple(val.shape)))
     node.graph.erase_node(node)
     return True

@@ -8,10 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.functional import element
 from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
-from .graph import calls, calls_of, drop_unused, insert_as, insert_item, metas, replace, respell, shape, sole_user, value
+from .graph import (
+    calls,
+    calls_of,
+    drop_unused,
+    given,
+    insert_as,
+    insert_item,
+    metas,
+    named,
+    replace,
+    respell,
+    results_of,
+    shape,
+    sole_user,
+    value,
+)
 from .patterns import HasImpl, gate_of, has_own_bias, is_row, less_one
 
 
@@ -38,11 +52,10 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
     """
     fused = 0
     for norm in calls_of(graph, add_layer_norm):
-        _, _, weight, bias, eps, *biases = norm.args
-        x_bias, sum_bias = (*biases, None, None)[:2]
-        results = {user.args[1]: user for user in norm.users if calls(user, element)}
+        call, results = named(norm), results_of(norm)
+        x_bias = call.x_bias
         found = _modulation(results[1]) if 1 in results else None
-        if weight is not None or bias is not None or sum_bias is not None or found is None:
+        if call.weight is not None or call.bias is not None or call.sum_bias is not None or found is None:
             continue
         sum_ = _gated(norm, results.get(0))
         if sum_.node is not None and any(user < found.last for user in sum_.node.users if user is not norm):
@@ -50,12 +63,12 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
         if x_bias is not None and sum_.gate is not None:  # it belongs to one of the summands, and which is gated isn't told
             continue
         linear = sum_.x if sum_.gate is not None and has_own_bias(sum_.x) else None
-        x_bias = linear.args[2] if linear is not None else x_bias
-        arguments = (sum_.x, found.scale, found.shift, eps, sum_.residual, sum_.gate, *([x_bias] if x_bias is not None else []))
+        x_bias = named(linear).bias if linear is not None else x_bias
+        arguments = (sum_.x, found.scale, found.shift, call.eps, sum_.residual, sum_.gate, *([x_bias] if x_bias is not None else []))
         if not has_impl(ada_layer_norm, *metas(arguments)):
             continue
         if linear is not None:  # of tokens that are a slice of others, a product with a bias is two kernels
-            respell(linear, value(linear), F.linear, *linear.args[:2], None)
+            respell(linear, value(linear), F.linear, *given(linear, bias=None))
         both = insert_as(found.last, norm.meta["val"], ada_layer_norm, *arguments)
         if sum_.node is not None:
             sum_.node.replace_all_uses_with(insert_item(found.last, both, 0), delete_user_cb=lambda user, norm=norm: user is not norm)
@@ -68,7 +81,8 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
 def _modulation(normed: Node) -> _Modulation | None:
     user = sole_user(normed)
     if calls(user, torch.addcmul):
-        last, shift, factors = user, user.args[0], user.args[1:]
+        call = named(user)
+        last, shift, factors = user, call.input, (call.tensor1, call.tensor2)
     elif calls(user, torch.mul) and (summed := sole_user(user)) is not None and calls(summed, torch.add):
         last, factors = summed, user.args
         shift = next((arg for arg in summed.args if arg is not user), None)
@@ -82,10 +96,10 @@ def _modulation(normed: Node) -> _Modulation | None:
 
 def _gated(norm: Node, total: Node | None) -> _Sum:
     """What ``norm`` sums up, ``total`` being the sum that it gives, or what has been summed up for it."""
-    x, residual = norm.args[:2]
+    x, residual = named(norm).x, named(norm).residual
     if residual is None:
-        if calls(x, torch.addcmul) and (found := gate_of(x.args[1:], x)) and shape(x.args[0]) == shape(x):
-            return _Sum(x, *found, x.args[0])
+        if calls(x, torch.addcmul) and (found := gate_of((named(x).tensor1, named(x).tensor2), x)) and shape(named(x).input) == shape(x):
+            return _Sum(x, *found, named(x).input)
         return _Sum(None, x, None, None)
     for product, kept in ((x, residual), (residual, x)):
         if calls(product, torch.mul) and sole_user(product) is norm and (found := gate_of(product.args, product)):

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..ops.attention import attention
-from .graph import calls, calls_of, insert, insert_as, replace, shape, value
+from .graph import calls, calls_of, insert, insert_as, named, replace, shape, value
 from .patterns import sdpa
 
 
@@ -16,14 +16,16 @@ def fuse_attention(graph: Graph) -> int:
     """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``; one on 3-D tensors is one of a single head."""
     fused = 0
     for node in calls_of(graph, sdpa):
-        if node.args[4] != 0:
+        call = named(node)
+        if call.dropout != 0:
             continue
+        operands = (call.query, call.key, call.value, call.mask)
         if value(node).dim() == 4:
-            op = _as_op(node, value(node), *node.args[:4])
+            op = _as_op(node, value(node), *operands)
             _lay_out(node, value(op))
             replace(node, op)
         elif _is_one_head(node):
-            op = _as_op(node, value(node).unsqueeze(1), *(_in_heads(node, x) for x in node.args[:4]))
+            op = _as_op(node, value(node).unsqueeze(1), *(_in_heads(node, x) for x in operands))
             replace(node, insert(node, torch.reshape, op, shape(node)))
         else:
             continue
@@ -34,7 +36,7 @@ def fuse_attention(graph: Graph) -> int:
 def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:
     """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of ``node``."""
     tokens_inside = out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
-    return insert_as(node, tokens_inside, attention, *operands, *node.args[5:])
+    return insert_as(node, tokens_inside, attention, *operands, named(node).causal, named(node).scale)
 
 
 def _lay_out(node: Node, val: torch.Tensor) -> None:
@@ -49,8 +51,8 @@ def _lay_out(node: Node, val: torch.Tensor) -> None:
 
 def _is_one_head(node: Node) -> bool:
     """Whether query, key and value are [B, L, D] of one B, as in A1111's VAE, and the mask, if any, is [L, S] or [B, L, S]."""
-    operands: Any = node.args[:3]
-    mask: Any = node.args[3]
+    call = named(node)
+    operands, mask = (call.query, call.key, call.value), call.mask
     alike = all(value(x).dim() == 3 and shape(x)[0] == shape(operands[0])[0] for x in operands)
     return alike and (mask is None or value(mask).dim() in (2, 3))
 

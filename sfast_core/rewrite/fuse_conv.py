@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
-from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
 from .patterns import split_channel_add
 
 
@@ -26,7 +26,7 @@ def fuse_conv_act(graph: Graph) -> int:
     """Fuse each convolution with the sums and the activation that only it feeds."""
     fused = 0
     for node in calls_of(graph, F.conv2d):
-        if value(node).dim() != 4 or isinstance(node.args[4], str):
+        if value(node).dim() != 4 or isinstance(named(node).padding, str):
             continue
         last, channel, residual, act = node, None, None, "none"
         user = sole_user(last)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.conv2d_shortcut import conv2d_shortcut
-from .graph import calls, calls_of, drop_unused, insert_as, metas, replace, shape, sole_user, throughout, value
+from .graph import calls, calls_of, drop_unused, insert_as, metas, named, replace, shape, sole_user, throughout, value
 from .patterns import HasImpl, is_matrix_product, joined_images
 
 
@@ -24,10 +24,9 @@ def fuse_conv_shortcut(graph: Graph, has_impl: HasImpl) -> int:
         for conv, short in (total.args, reversed(total.args)):
             if not _is_block_end(conv, short, total):
                 continue
-            x, weight, bias, _, padding, *_ = conv.args
-            image, short_weight, short_bias, *_ = short.args
-            begin, *tail = joined_images(image) or (image,)
-            args = (x, weight, bias, padding, begin, short_weight, short_bias, *tail)
+            call, other = named(conv), named(short)
+            begin, *tail = joined_images(other.input) or (other.input,)
+            args = (call.input, call.weight, call.bias, call.padding, begin, other.weight, other.bias, *tail)
             if has_impl(conv2d_shortcut, *metas(args)):
                 replace(total, insert_as(total, value(total), conv2d_shortcut, *args))
                 fused += 1
@@ -42,5 +41,5 @@ def _is_block_end(conv: Any, short: Any, total: Node) -> bool:
         return False
     if value(conv).dtype != value(short).dtype or not is_matrix_product(short) or is_matrix_product(conv):
         return False
-    _, _, _, stride, padding, dilation, groups = conv.args
-    return not isinstance(padding, str) and groups == 1 and throughout(stride, 1) and throughout(dilation, 1)
+    call = named(conv)
+    return not isinstance(call.padding, str) and call.groups == 1 and throughout(call.stride, 1) and throughout(call.dilation, 1)

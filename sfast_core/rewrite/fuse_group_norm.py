@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph
 
 from ..ops.group_norm_act import group_norm_act
-from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, given, insert, insert_as, named, replace, shape, sole_user, value
 from .patterns import split_channel_add
 
 
@@ -21,15 +21,15 @@ def fuse_group_norm_act(graph: Graph) -> int:
     for node in calls_of(graph, F.group_norm):
         if value(node).dim() != 4:
             continue
-        x, groups, weight, bias, eps = node.args
-        channel = None
+        call = named(node)
+        x, channel = call.input, None
         parts = split_channel_add(x) if sole_user(x) is node else None
         if parts is not None:
             x, vector = parts
             channel = insert(node, torch.reshape, vector, shape(vector)[:2])
         user = sole_user(node)
         last = user if user is not None and calls(user, F.silu) else node
-        new = insert_as(last, value(last), group_norm_act, x, groups, weight, bias, eps, "silu" if last is user else "none", channel)
+        new = insert_as(last, value(last), group_norm_act, *given(node, input=x), "silu" if last is user else "none", channel)
         replace(last, new)
         fused += 1
     drop_unused(graph)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.add_layer_norm import add_layer_norm
-from .graph import calls, calls_of, drop_unused, insert_as, insert_item, metas, replace, respell, shape, value
+from .graph import calls, calls_of, drop_unused, given, insert_as, insert_item, metas, named, replace, respell, shape, value
 from .patterns import HasImpl, has_own_bias
 
 
@@ -22,9 +22,10 @@ def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
     """
     fused = 0
     for node in calls_of(graph, F.layer_norm):
-        if len(tuple(node.args[1])) != 1:
+        call = named(node)
+        if len(tuple(call.normalized_shape)) != 1:
             continue
-        x, _, weight, bias, eps = node.args
+        x, weight, bias, eps = call.input, call.weight, call.bias, call.eps
         if _is_residual_sum(x) and all(_is_placeholder(arg) for arg in (weight, bias)):
             both = _fuse_sum(x, weight, bias, eps, has_impl)
             total = insert_item(x, both, 0)
@@ -50,9 +51,9 @@ def _fuse_sum(total: Node, weight: Node | None, bias: Node | None, eps: float, h
     for linear, other in (total.args, total.args[::-1]):
         if linear is other or not has_own_bias(linear):
             continue
-        arguments = (linear, other, weight, bias, eps, linear.args[2])
+        arguments = (linear, other, weight, bias, eps, named(linear).bias)
         if has_impl(add_layer_norm, *metas(arguments)):
-            respell(linear, value(linear), F.linear, *linear.args[:2], None)
+            respell(linear, value(linear), F.linear, *given(linear, bias=None))
             return insert_as(total, _results(total), add_layer_norm, *arguments)
     return insert_as(total, _results(total), add_layer_norm, *total.args, weight, bias, eps)
 

@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 from ..capture.functional import cast_like
 from ..kitchen import operators
 from ..ops.linear import linear
-from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, replace, shape, sole_user, value
+from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
 from .patterns import HasImpl, activation_behind, gate_behind, has_siblings
 from .views import as_it_lies, turned_back
 
@@ -63,8 +63,9 @@ def _add(node: Node, has_impl: HasImpl) -> bool:
     residual: Any = next((arg for arg in total.args if arg is not last), None)
     if not alike(residual, last) or not alike(total, last):
         return False
-    x, weight, bias = node.args
-    tokens, added = as_it_lies(x), turned_back(as_it_lies(residual), views)  # type: ignore[arg-type]
+    call = named(node)
+    weight, bias = call.weight, call.bias
+    tokens, added = as_it_lies(call.input), turned_back(as_it_lies(residual), views)  # type: ignore[arg-type]
     if added is None or not has_impl(linear, tokens.val, *metas((weight, bias)), "none", False, added.val):
         return False
     out = value(node).new_empty(shape(node))

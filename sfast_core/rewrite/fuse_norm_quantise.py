@@ -17,7 +17,21 @@ from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
 from ..ops.norm_quantise import norm_quantise
 from ..ops.quantise import quantise
-from .graph import alike, calls, calls_of, drop_unused, insert_as, insert_item, metas, named, replace_reshaped, shape, sole_user, value
+from .graph import (
+    alike,
+    calls,
+    calls_of,
+    drop_unused,
+    insert_as,
+    insert_item,
+    metas,
+    named,
+    replace_reshaped,
+    results_of,
+    shape,
+    sole_user,
+    value,
+)
 from .patterns import HasImpl, less_one
 from .rms_norms import eps_of, sum_of
 
@@ -76,15 +90,15 @@ def _put(node: Node, normed: Node, found: _Norm, arguments: tuple[Any, ...]) -> 
     if found.total is not None:
         found.total.replace_all_uses_with(insert_item(last, three, 0), delete_user_cb=lambda user: user is not found.node)
     for result in list(node.users):
-        replace_reshaped(result, insert_item(last, three, 1 + result.args[1]), last)  # type: ignore[operator]
+        replace_reshaped(result, insert_item(last, three, 1 + named(result).index), last)
 
 
 def _layer_norm(normed: Node) -> _Norm | None:
     """A LayerNorm as the ops have it, with all that belongs to it."""
-    if not calls(normed, element) or normed.args[1] != 1:
+    if not calls(normed, element) or named(normed).index != 1:
         return None
-    node: Any = normed.args[0]
-    total = next((user for user in node.users if calls(user, element) and user.args[1] == 0), None)
+    node: Any = named(normed).results
+    total = results_of(node).get(0)
     if calls(node, ada_layer_norm):
         return _Norm(node, total, node, norm="layer", **vars(named(node)))
     if calls(node, add_layer_norm):
@@ -105,8 +119,8 @@ def _rms_norm(normed: Node) -> _Norm | None:
             return None
     if (eps := eps_of(node)) is None or not alike(node, normed):
         return None
-    total: Any = node.args[0]
-    found = _Norm(normed, None, node, total, "rms", eps, node.args[2], scale=scale)  # type: ignore[arg-type]
+    total: Any = named(node).input
+    found = _Norm(normed, None, node, total, "rms", eps, named(node).weight, scale=scale)
     if any(user < normed for user in total.users if user is not node) or (summed := sum_of(total, eps)) is None:
         return found
     x, residual, gate, x_weight = summed

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
 from ..ops.norm_rope import norm_rope
-from .graph import calls, calls_of, drop_unused, insert, metas, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, metas, named, replace, shape, sole_user, value
 from .patterns import HasImpl, has_siblings, sdpa
 from .rms_norms import norm_of
 from .rotations import Rotation, rotations
@@ -54,6 +54,8 @@ def _fuse_rotations(graph: Graph, has_impl: HasImpl) -> Iterator[bool]:
 
 def _streams(rotation: Rotation) -> list[_Stream]:
     """What is rotated, with the norm in front of it: one stream of tokens, or two that are joined."""
+    if rotation.norm is not None:
+        return [_Stream(rotation.x, *rotation.norm)]
     if len(rotation.x.users) > rotation.readers:
         return [_Stream(rotation.x)]
     if norm := _norm(rotation.x) or _norm_of_all_heads(rotation):
@@ -64,7 +66,7 @@ def _streams(rotation: Rotation) -> list[_Stream]:
 def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
     """What an RMSNorm over all heads of a token is given, seen in heads as the rotation sees it."""
     x, readers = rotation.x, rotation.readers
-    turned = calls(x, torch.permute) and tuple(x.args[1]) == _HEADS_TO_TOKENS  # type: ignore[arg-type]
+    turned = calls(x, torch.permute) and tuple(named(x).dims) == _HEADS_TO_TOKENS
     seen: Any = x.args[0] if turned else x
     if turned != (rotation.heads == 1) or not calls(seen, torch.reshape) or len(seen.users) > (1 if turned else readers):
         return None
@@ -79,15 +81,18 @@ def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
 
 def _joined(node: Node, dim: int) -> list[_Stream] | None:
     """The two streams that ``node`` joins along ``dim`` behind norms alike."""
-    if not calls(node, torch.cat) or node.args[1] % 4 != dim or len(node.args[0]) != 2 or any(sole_user(part) is not node for part in node.args[0]):
+    if not calls(node, torch.cat):
         return None
-    first, second = map(_norm, node.args[0])
+    call = named(node)
+    if call.dim % 4 != dim or len(call.tensors) != 2 or any(sole_user(part) is not node for part in call.tensors):
+        return None
+    first, second = map(_norm, call.tensors)
     return [first, second] if first is not None and second is not None and first[2:] == second[2:] else None
 
 
 def _joined_rows(node: Node) -> list[_Stream] | None:
     """The two streams [B, L, H, D] that ``node`` joins, each seen as [B, L, C] behind norms alike of its heads, as ComfyUI's SD3.5 joins them."""
-    parts: Any = node.args[0]
+    parts: Any = named(node).tensors
     heads = [part.args[0] if calls(part, torch.reshape) and sole_user(part) is node else None for part in parts]
     if not all(head is not None and value(head).dim() == 4 and shape(head)[:2] == shape(part)[:2] for head, part in zip(heads, parts, strict=True)):
         return None
@@ -97,12 +102,12 @@ def _joined_rows(node: Node) -> list[_Stream] | None:
 
 def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
     """Two streams that attention reads: [B, H, L, D] or [B, L, H, D], or [B, L, C] that nobody has seen in heads yet."""
-    dim = node.args[1] % value(node).dim() if isinstance(node.args[1], int) else 0
-    if (value(node).dim(), dim) not in {(3, 1), (4, 1), (4, 2)} or len(node.args[0]) != 2 or not _only_attention_reads(node):  # type: ignore[arg-type]
+    parts, dim = named(node).tensors, named(node).dim
+    dim = dim % value(node).dim() if isinstance(dim, int) else 0
+    if (value(node).dim(), dim) not in {(3, 1), (4, 1), (4, 2)} or len(parts) != 2 or not _only_attention_reads(node):
         return False
     streams = _joined(node, dim) if value(node).dim() == 4 else _joined_rows(node)
     if streams is None:
-        parts: Any = node.args[0]
         if not any(map(_is_view, parts)) or any(value(part).dtype != value(node).dtype for part in parts):
             return False
         streams = [_Stream(part) for part in parts]

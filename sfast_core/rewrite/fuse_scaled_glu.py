@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from ..capture.functional import element
 from ..ops.scaled_glu import scaled_glu
 from ..ops.scaled_linear import scaled_linear
-from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, replace, replace_reshaped, shape, sole_user, value
+from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, replace_reshaped, shape, sole_user, value
 from .patterns import HasImpl, gate_activation
 
 
@@ -58,10 +58,10 @@ def _half(node: Any, reader: Node) -> _Half | None:
         reader, taken = node, node
         if calls(node, torch.reshape) and shape(node)[-1] == shape(node.args[0])[-1]:
             node = node.args[0]
-        elif calls(node, torch.narrow) and node.args[1] in (-1, value(node).dim() - 1):
-            return _within(node.args[0], start + node.args[2], taken)  # type: ignore[operator, arg-type]
-        elif calls(node, element) and calls(node.args[0], torch.chunk) and node.args[0].args[2] in (-1, value(node).dim() - 1):
-            return _within(node.args[0].args[0], start + node.args[1] * shape(node)[-1], node.args[0])  # type: ignore[operator, union-attr, arg-type]
+        elif calls(node, torch.narrow) and (cut := named(node)).dim in (-1, value(node).dim() - 1):
+            return _within(cut.input, start + cut.start, taken)
+        elif calls(node, element) and calls(chunks := named(node).results, torch.chunk) and named(chunks).dim in (-1, value(node).dim() - 1):
+            return _within(named(chunks).input, start + named(node).index * shape(node)[-1], chunks)
         else:
             return None
     return None
@@ -80,10 +80,10 @@ def _within(node: Any, start: int, reader: Node) -> _Half | None:
 def _belong(gate: _Half, up: _Half) -> bool:
     """Whether both are of one input, and nothing else is read of the product if it is one."""
     one, other = gate.product, up.product
-    same = [0, *range(4, 7)]
     if one is other:
         return {gate.start, up.start} == {0, shape(one)[-1] // 2} and shape(one)[-1] % 2 == 0 and _readers(one) == {gate.reader, up.reader}
-    return len(one.args) == len(other.args) == 7 and all(one.args[i] == other.args[i] for i in same) and shape(one) == shape(other)
+    mine, theirs = vars(named(one)), vars(named(other))
+    return all(mine[name] == theirs[name] for name in ("x", "input_scale", "out_dtype", "rotate")) and shape(one) == shape(other)
 
 
 def _readers(product: Node) -> set[Node]:
@@ -95,15 +95,16 @@ def _readers(product: Node) -> set[Node]:
 
 
 def _arguments(node: Node, gate: _Half, up: _Half, act: str) -> tuple[Any, ...]:
-    x, _, _, _, input_scale, out_dtype, _ = up.product.args
+    call = named(up.product)
     weight, scale, bias = _part(node, up, gate.product is up.product)
     gate_weight, gate_scale, gate_bias = _part(node, gate, gate.product is up.product)
-    return (x, weight, scale, gate_weight, gate_scale, bias, gate_bias, input_scale, out_dtype, act)
+    return (call.x, weight, scale, gate_weight, gate_scale, bias, gate_bias, call.input_scale, call.out_dtype, act)
 
 
 def _part(node: Node, half: _Half, is_half: bool) -> tuple[Any, ...]:
     """Weight, scale and bias of a product or of half its features."""
-    _, weight, scale, bias, *_ = half.product.args
+    call = named(half.product)
+    weight, scale, bias = call.weight, call.weight_scale, call.bias
     if not is_half:
         return weight, scale, bias
     width = shape(half.product)[-1] // 2

@@ -7,10 +7,12 @@ it; of images every op knows that they are channels_last.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import element
@@ -42,14 +44,56 @@ def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
     return sorted(node for node in found if not node.kwargs)
 
 
+REQUIRED = object()
+
+
+def _parameters(names: str, **defaults: Any) -> dict[str, Any]:
+    return {name: defaults.get(name, REQUIRED) for name in names.split()}
+
+
+_CONVOLUTION = _parameters("input weight bias stride padding dilation groups", bias=None, stride=1, padding=0, dilation=1, groups=1)
+_ITEM = _parameters("results index")
+#: The parameters of PyTorch's functions in their one spelling, in their order, with defaults: Python doesn't tell them. Of others, ops too, it does.
+SPELLED: dict[Any, dict[str, Any]] = {
+    F.linear: _parameters("input weight bias", bias=None),
+    F.conv2d: _CONVOLUTION,
+    F.conv3d: _CONVOLUTION,
+    F.group_norm: _parameters("input num_groups weight bias eps", weight=None, bias=None, eps=1e-5),
+    F.layer_norm: _parameters("input normalized_shape weight bias eps", weight=None, bias=None, eps=1e-5),
+    F.rms_norm: _parameters("input normalized_shape weight eps", weight=None, eps=None),
+    F.interpolate: _parameters(
+        "input size scale_factor mode align_corners recompute_scale_factor antialias",
+        **{**dict.fromkeys(("size", "scale_factor", "align_corners", "recompute_scale_factor")), "mode": "nearest", "antialias": False},
+    ),
+    torch.addcmul: _parameters("input tensor1 tensor2"),
+    torch.addmm: _parameters("input mat1 mat2"),
+    torch.cat: _parameters("tensors dim", dim=0),
+    torch.chunk: _parameters("input chunks dim", dim=0),
+    torch.narrow: _parameters("input dim start length"),
+    torch.permute: _parameters("input dims"),
+    torch.reshape: _parameters("input shape"),
+    torch.softmax: _parameters("input dim"),
+    element: _ITEM,
+    operator.getitem: _ITEM,
+}
+
+
 def named(node: Node) -> Arguments:
-    """The arguments of a call of an op by name."""
-    return Arguments.of(node.target, *node.args)  # type: ignore[arg-type]
+    """The arguments of a call in its one spelling by name."""
+    parameters = SPELLED.get(node.target)
+    if parameters is None:
+        return Arguments.of(node.target, *node.args)  # type: ignore[arg-type]
+    return Arguments(**{**parameters, **dict(zip(parameters, node.args, strict=False))})
 
 
 def given(node: Node, **others: Any) -> tuple[Any, ...]:
-    """All arguments of a call of an op in their order, with others in the place of those of these names."""
+    """All arguments of such a call in their order, with others in the place of those of these names."""
     return tuple((vars(named(node)) | others).values())
+
+
+def results_of(node: Node) -> dict[int, Node]:
+    """What takes one of a call's several results, by which one; of several that take the same, the last."""
+    return {named(user).index: user for user in node.users if calls(user, element, operator.getitem)}
 
 
 def alike(one: Any, other: Node) -> bool:
@@ -69,7 +113,8 @@ def sole_user(node: Node) -> Node | None:
 
 def joins_along_last(cat: Node) -> bool:
     """Whether a ``torch.cat`` is along the last dimension."""
-    return len(cat.args) == 2 and isinstance(cat.args[1], int) and cat.args[1] % value(cat).dim() == value(cat).dim() - 1
+    dim = named(cat).dim
+    return isinstance(dim, int) and dim % value(cat).dim() == value(cat).dim() - 1
 
 
 def is_weight(node: Any) -> bool:

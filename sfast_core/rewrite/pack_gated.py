@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ..ops.linear import linear
 from ..weights import PACKED, Packed, Weight
-from .graph import alike, calls, calls_of, drop_unused, insert_as, is_free_weight, new_weight, replace, sole_user, value
+from .graph import alike, calls, calls_of, drop_unused, insert_as, is_free_weight, named, new_weight, replace, sole_user, value
 from .patterns import HasImpl, MayLay
 
 
@@ -25,18 +25,19 @@ def _pack(node: Node, has_impl: HasImpl, may_pack: MayLay) -> bool:
     for gate, up in (node.args, node.args[::-1]) if len(node.args) == 2 else ():
         if not (_is_gate(gate) and calls(up, F.linear) and sole_user(gate) is node and sole_user(up) is node and alike(gate, node) and alike(up, node)):
             continue
-        (x, *own), (_, *gates, act) = up.args, gate.args[:4]  # type: ignore[union-attr]
-        if gate.args[0] is not x or (own[1] is None) != (gates[1] is None) or own[0] is gates[0]:  # type: ignore[union-attr]
+        own, gates = named(up), named(gate)
+        x, act = own.input, gates.act
+        if gates.x is not x or (own.bias is None) != (gates.bias is None) or own.weight is gates.weight:
             return False
-        pairs = [pair for pair in zip(own, gates, strict=True) if pair[0] is not None]
-        if not all(is_free_weight(part) and len(part.users) == 1 for pair in pairs for part in pair):  # type: ignore[union-attr]
+        pairs = [pair for pair in ((own.weight, gates.weight), (own.bias, gates.bias)) if pair[0] is not None]
+        if not all(is_free_weight(part) and len(part.users) == 1 for pair in pairs for part in pair):
             return False
-        arguments = [Packed.meaning(*map(value, pair)) for pair in pairs]  # type: ignore[arg-type]
+        arguments = [Packed.meaning(*map(value, pair)) for pair in pairs]
         bias = arguments[1] if len(arguments) > 1 else None
-        if not has_impl(linear, value(x), arguments[0], bias, act, True) or not all(may_pack(_together(pair)) for pair in pairs):  # type: ignore[arg-type]
+        if not has_impl(linear, value(x), arguments[0], bias, act, True) or not all(may_pack(_together(pair)) for pair in pairs):
             return False
         names = ("gated_weight", "gated_bias")
-        nodes = [new_weight(pair[0], name, _together(pair), val) for pair, name, val in zip(pairs, names, arguments, strict=False)]  # type: ignore[arg-type]
+        nodes = [new_weight(pair[0], name, _together(pair), val) for pair, name, val in zip(pairs, names, arguments, strict=False)]
         replace(node, insert_as(node, value(node).contiguous(), linear, x, *nodes, *[None] * (2 - len(nodes)), act, True))
         return True
     return False
@@ -44,7 +45,7 @@ def _pack(node: Node, has_impl: HasImpl, may_pack: MayLay) -> bool:
 
 def _is_gate(node: Any) -> bool:
     """Whether a node is a linear layer with an activation behind it, and nothing else."""
-    return calls(node, linear) and len(node.args) == 4 and node.args[3] != "none"
+    return calls(node, linear) and (call := named(node)).act != "none" and not call.gated and call.residual is None
 
 
 def _together(pair: Any) -> Weight:

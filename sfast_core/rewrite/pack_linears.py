@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..weights import PACKED, Packed, Weight
-from .graph import calls, calls_of, insert, insert_as, is_free_weight, new_weight, replace, shape, value
+from .graph import calls, calls_of, insert, insert_as, is_free_weight, named, new_weight, replace, shape, value
 from .patterns import MayLay, from_input
+
+_PACKED = ("weight", "bias")
 
 
 def pack_context(graph: Graph, may_pack: MayLay) -> int:
@@ -38,11 +40,12 @@ def _pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int
     """Join the linear layers that read the same node, where ``wanted`` says so of that node. Returns how many were joined."""
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in calls_of(graph, F.linear):
-        if wanted(node.args[0]) and _packable(node):
-            groups.setdefault((node.args[0], node.args[2] is None), []).append(node)
+        call = named(node)
+        if wanted(call.input) and _packable(node):
+            groups.setdefault((call.input, call.bias is None), []).append(node)
     packed = 0
     for members in groups.values():
-        if len(members) > 1 and all(may_pack(_together(members, place)) for place in (1, 2) if members[0].args[place] is not None):
+        if len(members) > 1 and all(may_pack(_together(members, name)) for name in _PACKED if getattr(named(members[0]), name) is not None):
             _join(members)
             packed += len(members)
     return packed
@@ -50,27 +53,27 @@ def _pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int
 
 def _packable(node: Node) -> bool:
     """The weight and the bias are the module's own and nobody else's."""
-    return all(is_free_weight(arg) and len(arg.users) == 1 for arg in node.args[1:] if arg is not None)
+    return all(is_free_weight(arg) and len(arg.users) == 1 for name in _PACKED if (arg := getattr(named(node), name)) is not None)
 
 
-def _together(members: list[Node], place: int) -> Weight:
+def _together(members: list[Node], name: str) -> Weight:
     """The weights, or the biases, of these layers as one."""
-    return Weight(tuple(node.args[place].meta["source"].refs[0] for node in members), PACKED)  # type: ignore[union-attr]
+    return Weight(tuple(getattr(named(node), name).meta["source"].refs[0] for node in members), PACKED)
 
 
 def _join(members: list[Node]) -> None:
     first = members[0]
     arguments: list[Node | None] = []
-    for position, kind in ((1, "weight"), (2, "bias")):
-        parts = [node.args[position] for node in members]
+    for name in _PACKED:
+        parts = [getattr(named(node), name) for node in members]
         if parts[0] is None:
             arguments.append(None)
             continue
         joined = Packed.meaning(*map(value, parts))
-        arguments.append(new_weight(parts[0], f"packed_{kind}", _together(members, position), joined))
+        arguments.append(new_weight(parts[0], f"packed_{name}", _together(members, name), joined))
     widths = [shape(node)[-1] for node in members]
     together = value(first).new_empty((*shape(first)[:-1], sum(widths)))
-    product = insert_as(first, together, F.linear, first.args[0], *arguments)
+    product = insert_as(first, together, F.linear, named(first).input, *arguments)
     parts = [insert(first, torch.narrow, product, -1, sum(widths[:index]), width) for index, width in enumerate(widths)]
     for node, part in zip(members, parts, strict=True):
         replace(node, part)

@@ -5,7 +5,6 @@ Passes know this, :mod:`.graph` and ops, and not one another.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -13,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from ..capture.functional import cast_like, element
+from ..capture.functional import cast_like
 from ..ops.linear import linear
 from ..weights import Weight
-from .graph import alike, calls, insert, is_input, shape, sole_user, throughout, value
+from .graph import alike, calls, insert, is_input, named, results_of, shape, sole_user, throughout, value
 
 #: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
 HasImpl = Callable[..., bool]
@@ -30,8 +29,9 @@ def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
 
 
 def sdpa(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
-    """``F.scaled_dot_product_attention`` with all its arguments positional."""
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
+    """``F.scaled_dot_product_attention`` with all its arguments positional. Of keys with fewer heads each is several queries'; one alone is broadcast anyway."""
+    grouped = {"enable_gqa": True} if query.dim() == 4 and 1 < key.shape[1] < query.shape[1] else {}
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale, **grouped)
 
 
 def from_input(x: Node) -> bool:
@@ -47,7 +47,7 @@ def has_siblings(node: Node) -> bool:
 
 def has_own_bias(node: Any) -> TypeGuard[Node]:
     """A linear layer with a bias whose result has one reader, and which isn't to be packed with others that read its input."""
-    return calls(node, F.linear) and node.args[2] is not None and sole_user(node) is not None and not has_siblings(node)
+    return calls(node, F.linear) and named(node).bias is not None and sole_user(node) is not None and not has_siblings(node)
 
 
 def activation_behind(node: Node) -> tuple[Node, str] | None:
@@ -65,7 +65,7 @@ def activation_behind(node: Node) -> tuple[Node, str] | None:
 def activation(node: Any) -> str | None:
     """The activation that a node is a call of, by the name that ops know it by."""
     if calls(node, gelu):
-        return "gelu" if node.args[1] == "none" else "gelu_tanh"
+        return "gelu" if named(node).approximate == "none" else "gelu_tanh"
     if calls(node, F.silu):
         return "silu"
     return "relu" if isinstance(node, Node) and node.target in (F.relu, torch.relu, "relu") else None
@@ -81,9 +81,11 @@ def gate_behind(node: Node) -> tuple[Node, str, bool] | None:
     """Where one half of a node's last dimension is the gate of the other, and nobody else reads either: their product, the gate's activation,
     and whether the gate is the first half."""
     chunks = sole_user(node)
-    if not calls(chunks, torch.chunk) or chunks.args[1:] not in ((2, -1), (2, value(node).dim() - 1)) or len(chunks.users) != 2:
+    if not calls(chunks, torch.chunk) or len(chunks.users) != 2:
         return None
-    halves = {half.args[1]: half for half in chunks.users if calls(half, element, operator.getitem)}
+    call, halves = named(chunks), results_of(chunks)
+    if call.chunks != 2 or call.dim not in (-1, value(node).dim() - 1):
+        return None
     for first, (gate, other) in ((False, (halves.get(1), halves.get(0))), (True, (halves.get(0), halves.get(1)))):
         activated = None if gate is None else sole_user(gate)
         act = gate_activation(activated)
@@ -140,10 +142,10 @@ def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
 
 def is_matrix_product(convolution: Node) -> bool:
     """Whether each pixel of the result is a sum over the channels of the same pixel."""
-    x, weight, _, stride, padding, _, groups = convolution.args
-    if value(x).dim() != 4 or shape(weight)[2:] != (1, 1):  # type: ignore[arg-type]
+    call = named(convolution)
+    if value(call.input).dim() != 4 or shape(call.weight)[2:] != (1, 1):
         return False
-    return groups == 1 and throughout(stride, 1) and throughout(padding, 0)
+    return bool(call.groups == 1) and throughout(call.stride, 1) and throughout(call.padding, 0)
 
 
 def channel_vector(x: Node, other: object) -> bool:
@@ -168,9 +170,9 @@ def split_channel_add(node: Node) -> tuple[Node, Node] | None:
 
 def joined_images(node: Any) -> tuple[Node, Node] | None:
     """The two images that ``node`` joins along their channels, None where it doesn't."""
-    if not calls(node, torch.cat) or len(node.args) != 2 or value(node).dim() != 4 or node.args[1] not in (1, -3):
+    if not calls(node, torch.cat) or value(node).dim() != 4 or named(node).dim not in (1, -3):
         return None
-    parts: Any = node.args[0]
+    parts: Any = named(node).tensors
     if len(parts) != 2 or any(value(part).dtype != value(node).dtype or value(part).dim() != 4 for part in parts):
         return None
     return parts[0], parts[1]

@@ -39,6 +39,8 @@ from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_integer_products import recover_integer_products
+from .recover_linear import recover_linear
 from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
@@ -95,7 +97,9 @@ PASSES = (
     Pass(recover_rms_norm, after="simplify_shapes share_common"),
     Pass(fold_constants, after="canonicalise"),
     Pass(place_constants, after="fold_constants"),
-    Pass(recover_scaled_linear, after="canonicalise"),
+    Pass(recover_linear, after="canonicalise simplify_shapes share_common"),
+    Pass(recover_scaled_linear, after="canonicalise recover_linear"),
+    Pass(recover_integer_products, after="canonicalise simplify_shapes share_common"),
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
@@ -149,6 +153,19 @@ def passes(may_pack: MayLay | None, has_impl: HasImpl = no_impl, order: tuple[Pa
     return table
 
 
+def known_passes(disabled: tuple[str, ...]) -> tuple[str, ...]:
+    """The passes that the user turned off, by the names that they have now.
+
+    Raises:
+        ValueError: one doesn't exist.
+    """
+    names = tuple(_FORMER.get(name, name) for name in disabled)
+    known = passes(lambda _: True)
+    if unknown := sorted(set(names) - set(known)):
+        raise ValueError(f"disabled_passes: got {', '.join(unknown)}, known are {', '.join(known)}")
+    return names
+
+
 def rewrite(
     graph: Graph,
     may_pack: MayLay | None,
@@ -161,11 +178,7 @@ def rewrite(
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.
     """
-    table = passes(may_pack, has_impl, order)
-    disabled = tuple(_FORMER.get(name, name) for name in disabled)
-    unknown = set(disabled) - set(passes(lambda _: True))
-    if unknown:
-        raise ValueError(f"disabled_passes: got {', '.join(sorted(unknown))}, known are {', '.join(passes(lambda _: True))}")
+    table, disabled = passes(may_pack, has_impl, order), known_passes(disabled)
     report = Rewritten(nodes_before=len(graph.nodes))
     drop_unused(graph)
     with torch.inference_mode(False), torch.no_grad():

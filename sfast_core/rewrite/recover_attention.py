@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .graph import calls, drop_unused, insert, insert_as, replace, shape, sole_user, value
+from .graph import calls, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
 from .patterns import sdpa
 
 
@@ -40,7 +40,7 @@ def recover_attention(graph: Graph) -> int:
         if (
             transposed
             or not calls(weights, torch.softmax)
-            or weights.args[1] not in (-1, value(weights).dim() - 1)
+            or named(weights).dim not in (-1, value(weights).dim() - 1)
             or shape(weights)[:-2] != shape(v)[:-2]
             or not _only_used_here(weights, node)
         ):
@@ -94,9 +94,12 @@ def _unscaled(q: Node) -> tuple[Node, float]:
 
 def _factor(node: Node) -> float | None:
     """The number by which ``node`` multiplies a tensor, or None. Nobody scales by 0."""
-    if not calls(node, torch.mul, torch.div) or not isinstance(node.args[1], (int, float)) or node.args[1] == 0:
+    if not calls(node, torch.mul, torch.div):
         return None
-    return node.args[1] if node.target is torch.mul else 1 / node.args[1]
+    _, factor = node.args
+    if not isinstance(factor, (int, float)) or factor == 0:
+        return None
+    return factor if node.target is torch.mul else 1 / factor
 
 
 def _product(node: Node) -> tuple[Node, Node, bool] | None:
@@ -161,7 +164,8 @@ def _scores(node: Any, mask: Node | None = None, batch: tuple[int, ...] = ()) ->
     if function_name(node.target) == "baddbmm":
         if node.kwargs.get("beta", 1) != 0 or len(node.args) != 3:
             return None
-        a, b, transposed, scale = node.args[1], node.args[2], False, scale * node.kwargs.get("alpha", 1)
+        _, a, b = node.args
+        transposed, scale = False, scale * node.kwargs.get("alpha", 1)
     else:
         product = _product(node)
         if product is None:

@@ -40,15 +40,16 @@ def recover_rms_norm(graph: Graph) -> int:
 def _normed(root: Node) -> _Normed | None:
     """The product with a reciprocal root, where that is of the mean square of what it is multiplied with."""
     total: Any = root.args[0] if len(root.args) == 1 and not root.kwargs else None
-    if not calls(total, torch.add) or sole_user(total) is not root or type(total.args[1]) is not float:
+    if not calls(total, torch.add) or sole_user(total) is not root:
         return None
-    wide = _mean_square_of(total.args[0], total)  # type: ignore[arg-type]
+    mean, eps = total.args
+    wide = _mean_square_of(mean, total) if type(eps) is float else None
     node = sole_user(root)
     if wide is None or not calls(node, torch.mul) or value(wide).dtype != torch.float32 or shape(node) != shape(wide):
         return None
     given = next((arg for arg in node.args if arg is not root), None)
     x: Any = wide.args[0] if calls(wide, cast_like) else wide
-    return _Normed(node, x, wide, total.args[1]) if given is x or given is wide else None  # type: ignore[arg-type]
+    return _Normed(node, x, wide, eps) if given is x or given is wide else None  # type: ignore[arg-type]
 
 
 def _mean_square_of(mean: Any, reader: Node) -> Node | None:

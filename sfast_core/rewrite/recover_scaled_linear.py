@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.functional import cast_like
 from ..kitchen import DTYPES, NAMESPACE
 from ..ops.quantise import quantise
 from ..ops.scaled_linear import scaled_linear
-from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, sole_user, value
+from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, named, replace, sole_user, value
 from .patterns import HasImpl, gelu
 
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -81,10 +82,10 @@ def _product(node: Node) -> _Product | None:
     if name in ("aten::_scaled_mm", "aten::_scaled_mm_v2"):
         return _scaled_mm(node, name)
     if calls(node, F.linear):
-        x, weight, bias = node.args
-        return _dequantised_product(node, x, _dequantised(weight), bias)
+        call = named(node)
+        return _dequantised_product(node, call.input, _dequantised(call.weight), call.bias)
     if calls(node, torch.addmm):
-        return _dequantised_product(node, node.args[1], _dequantised_turned(node.args[2]), node.args[0])
+        return _dequantised_product(node, (call := named(node)).mat1, _dequantised_turned(call.mat2), call.input)
     if calls(node, torch.mm):
         return _dequantised_product(node, node.args[0], _dequantised_turned(node.args[1]), None)
     if calls(node, torch.bmm):
@@ -169,7 +170,9 @@ def _dequantised_product(node: Node, x: Any, found: tuple[Node, Node, int] | Non
 
 
 def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
-    """The numbers, the scale and the group by which they are rotated, of what comfy-kitchen dequantises."""
+    """The numbers, the scale and the group by which they are rotated, of what comfy-kitchen dequantises or somebody multiplies."""
+    if (multiplied := _multiplied(node)) is not None:
+        return multiplied
     name = _operator(node)
     if name == _KITCHEN + "dequantize_int8_convrot_weight_dtype":
         numbers, scale, rotate, _ = node.args
@@ -177,6 +180,19 @@ def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
     if name in (_KITCHEN + "dequantize_fp8", _KITCHEN + "dequantize_int8_simple_dtype"):
         numbers, scale, _ = node.args
         return numbers, scale, 0
+    return None
+
+
+def _multiplied(node: Any) -> tuple[Node, Node, int] | None:
+    """Of numbers that are cast and multiplied by a scale for each row, or by one."""
+    product = node.args[0] if calls(node, cast_like) else node
+    if not calls(product, torch.mul):
+        return None
+    for cast, scale in (product.args, product.args[::-1]):
+        if calls(cast, cast_like) and isinstance(scale, Node) and value(cast.args[0]).dtype in _EIGHT_BITS and value(scale).is_floating_point():  # type: ignore[arg-type]
+            numbers: Any = cast.args[0]
+            if value(numbers).dim() == 2 and tuple(value(scale).shape) in ((), (1,), (1, 1), (value(numbers).shape[0], 1)):
+                return numbers, scale if value(scale).dtype == torch.float32 else insert(product, cast_like, scale, torch.float32), 0
     return None
 
 
@@ -192,8 +208,8 @@ def _dequantised_turned(node: Any) -> tuple[Node, Node, int] | None:
 
 def _turned(node: Any) -> Node | None:
     """What a node is the transposed of."""
-    if calls(node, torch.permute) and tuple(node.args[1]) == (1, 0):
-        turned: Node = node.args[0]
+    if calls(node, torch.permute) and tuple(named(node).dims) == (1, 0):
+        turned: Node = named(node).input
         return turned
     return None
 

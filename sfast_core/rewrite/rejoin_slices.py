@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
-from .graph import calls_of, drop_unused, replace, shape
+from .graph import calls_of, drop_unused, named, replace, shape
 
 
 class _Slice(NamedTuple):
@@ -22,8 +22,8 @@ def rejoin_slices(graph: Graph) -> int:
     """``cat([x[:, :n], x[:, n:]], 1)`` is x."""
     rejoined = 0
     for node in calls_of(graph, torch.cat):
-        parts, dim = node.args
-        slices = [_slice(part, dim) for part in parts]  # type: ignore[union-attr]
+        parts, dim = named(node).tensors, named(node).dim
+        slices = [_slice(part, dim) for part in parts]
         if (x := _whole(slices, dim)) is not None:
             replace(node, x)
             rejoined += 1

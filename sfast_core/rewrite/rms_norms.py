@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from ..capture.functional import cast_like
-from .graph import alike, calls, shape, sole_user, value
+from .graph import alike, calls, named, shape, sole_user, value
 from .patterns import gate_of, is_row, less_one
 
 _EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32)}
@@ -39,10 +39,10 @@ def norm_of(rms: Node) -> Norm | None:
     """The norm that a call of ``F.rms_norm`` is the whole or, with casts around it, the middle of; None where that isn't over the last dimension."""
     if (eps := eps_of(rms)) is None:
         return None
-    x: Any = rms.args[0]
+    x: Any = named(rms).input
     back = sole_user(rms)
     island = value(rms).dtype == torch.float32 and calls(x, cast_like) and calls(back, cast_like) and value(back).dtype == value(x.args[0]).dtype
-    weight, offset = _less_offset(rms.args[2], value(rms).dtype)
+    weight, offset = _less_offset(named(rms).weight, value(rms).dtype)
     if island:
         return Norm(back, x, x.args[0], eps, weight, offset)  # type: ignore[arg-type]
     return Norm(rms, rms, x, eps, weight, offset)
@@ -62,7 +62,8 @@ def modulation_of(normed: Node) -> Modulation:
     """What is done to a norm's result, in so far as nobody else reads what comes in between."""
     user = sole_user(normed)
     if calls(user, torch.addcmul):
-        first, *factors = user.args
+        call = named(user)
+        first, factors = call.input, [call.tensor1, call.tensor2]
         if first is normed:  # n + n * scale
             scale = next((factor for factor in factors if factor is not normed), None)
             if factors.count(normed) == 1 and is_row(scale, normed, by_token=True) and alike(user, normed):
@@ -90,8 +91,9 @@ def _shifted(scaled: Node, scale: Any) -> Modulation:
 def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node, Node | None, Node | None] | None:
     """``x, residual, gate, x_weight`` of the sum that a node is, or None. The RMSNorm of x has to have this eps."""
     if calls(total, torch.addcmul):
-        residual, *factors = total.args
-        found = _gated(tuple(factors), total, eps, by_token)
+        call = named(total)
+        residual = call.input
+        found = _gated((call.tensor1, call.tensor2), total, eps, by_token)
         if found is None or not alike(residual, total):
             return None
         x, weight = _normed_first(found[0], total, eps)
@@ -120,18 +122,18 @@ def _gated(factors: tuple[Any, ...], result: Node, eps: float, by_token: bool) -
 
 def _normed_first(y: Any, reader: Node, eps: float) -> tuple[Node, Node | None]:
     """What an RMSNorm that ``reader`` alone reads is made of, with its weight; or ``y`` itself."""
-    if sole_user(y) is reader and y.op == "call_function" and eps_of(y) == eps and y.args[2] is not None and alike(y.args[0], y):
-        return y.args[0], y.args[2]
+    if sole_user(y) is reader and eps_of(y) == eps and named(y).weight is not None and alike(named(y).input, y):
+        return named(y).input, named(y).weight
     return y, None
 
 
 def eps_of(node: Any) -> float | None:
     """What an RMSNorm over the last dimension adds, or None where a node is no such norm."""
-    if not calls(node, F.rms_norm) or len(tuple(node.args[1])) != 1 or not alike(node.args[0], node) or shape(node)[-1:] != tuple(node.args[1]):
+    if not calls(node, F.rms_norm) or not alike(named(node).input, node) or shape(node)[-1:] != tuple(named(node).normalized_shape):
         return None
     if value(node).dtype not in _EPSILONS:
         return None
-    eps: Any = node.args[3]
+    eps: Any = named(node).eps
     return default_eps(value(node).dtype, node.meta["device"]) if eps is None else eps
 
 

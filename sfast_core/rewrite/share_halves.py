@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ..ops.attention import attention
 from ..ops.attention_of_halves import attention_of_halves
-from .graph import calls_of, insert_as, is_input, metas, replace, shape, value
+from .graph import calls_of, insert_as, is_input, metas, named, replace, shape, value
 from .patterns import HasImpl
 
 #: Of scores. With fewer of them half of the time is hardly more than the comparison takes.
@@ -28,13 +28,14 @@ def share_halves(graph: Graph, has_impl: HasImpl) -> int:
             of_prompts.add(node)
     shared = 0
     for node in calls_of(graph, attention) if of_prompts else ():
-        q, k, v, mask, is_causal, scale = node.args
-        if node in of_prompts or mask is not None or is_causal or value(q).dim() != 4:
+        call = named(node)
+        if node in of_prompts or call.mask is not None or call.is_causal or value(call.q).dim() != 4:
             continue
-        batch, heads, queries, _ = shape(q)
-        if batch * heads * queries * shape(k)[2] < _FEWEST:
+        batch, heads, queries, _ = shape(call.q)
+        if batch * heads * queries * shape(call.k)[2] < _FEWEST:
             continue
-        if has_impl(attention_of_halves, *metas((q, k, v, scale))):
-            replace(node, insert_as(node, value(node), attention_of_halves, q, k, v, scale))
+        arguments = (call.q, call.k, call.v, call.scale)
+        if has_impl(attention_of_halves, *metas(arguments)):
+            replace(node, insert_as(node, value(node), attention_of_halves, *arguments))
             shared += 1
     return shared

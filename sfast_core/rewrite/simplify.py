@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.nodes import is_live
-from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, shape, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, value
 
 _LARGEST_CONSTANT = 64 * 2**20
 
@@ -21,14 +21,14 @@ def simplify_shapes(graph: Graph) -> int:
     for node in calls_of(graph, torch.reshape, torch.permute):
         x = node.args[0]
         if calls(x, node.target):
-            dims = node.args[1] if node.target is torch.reshape else tuple(x.args[1][d] for d in node.args[1])
+            dims = named(node).shape if node.target is torch.reshape else tuple(named(x).dims[dim] for dim in named(node).dims)
             new = insert(node, node.target, x.args[0], dims)
             replace(node, new)
             node, x, changed = new, x.args[0], changed + 1
         if node.target is torch.reshape:
             same = shape(node) == shape(x)
         else:
-            same = all(dim % value(x).dim() == place for place, dim in enumerate(node.args[1]))
+            same = all(dim % value(x).dim() == place for place, dim in enumerate(named(node).dims))
         if same:
             replace(node, x)
             changed += 1

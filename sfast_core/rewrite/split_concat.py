@@ -46,7 +46,7 @@ def _reader(user: Node, x: Node, tail: Node, has_impl: HasImpl) -> list[Node]:
     if calls(user, group_norm_act):
         taken = named(user).tail is None and has_impl(group_norm_act, *metas(given(user, x=x, tail=tail)))
         return [user] if taken else []
-    if not calls(user, torch.permute) or user.args[1] != TOKENS:
+    if not calls(user, torch.permute) or named(user).dims != TOKENS:
         return []
     products = list(user.users)
     return products if all(_is_product(node, user) and _has_sum(node, x, tail, has_impl) for node in products) else []
@@ -60,7 +60,7 @@ def _is_product(node: Node, tokens: Node) -> bool:
 
 def _has_sum(product: Node, x: Node, tail: Node, has_impl: HasImpl) -> bool:
     """Whether a kernel adds x's share of ``product`` to the tail's."""
-    weight, out = value(product.args[1]), value(product)  # type: ignore[arg-type]
+    weight, out = value(named(product).weight), value(product)
     shares = weight.split([shape(x)[1], shape(tail)[1]], dim=1)
     tokens = [out.new_empty((*shape(product)[:-1], share.shape[1])) for share in shares]
     return has_impl(linear, tokens[0], shares[0], None, "none", False, out.new_empty(out.shape))
@@ -70,11 +70,11 @@ def _split(call: Node, x: Node, tail: Node) -> None:
     if calls(call, group_norm_act):
         replace(call, insert_as(call, value(call), group_norm_act, *given(call, x=x, tail=tail)))
         return
-    _, weight, *rest = call.args
+    weight = named(call).weight
     channels = shape(x)[1]
     of_x = insert(call, torch.narrow, weight, 1, 0, channels)
     of_tail = insert(call, torch.narrow, weight, 1, channels, shape(tail)[1])
-    tail_share = insert_as(call, value(call), call.target, _tokens(call, tail), of_tail, *rest)  # type: ignore[arg-type]
+    tail_share = insert_as(call, value(call), call.target, _tokens(call, tail), *given(call, weight=of_tail)[1:])  # type: ignore[arg-type]
     replace(call, insert_as(call, value(call), linear, _tokens(call, x), of_x, None, "none", False, tail_share))
 
 

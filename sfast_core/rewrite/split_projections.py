@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..capture.calls import function_name
 from ..capture.functional import element
 from ..ops.linear import linear as linear_op
-from .graph import calls, calls_of, drop_unused, insert, insert_as, joins_along_last, replace, shape, sole_user, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, joins_along_last, named, replace, results_of, shape, sole_user, value
 from .patterns import HasImpl, activation_behind, gate_behind
 
 _FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joining a few rows
@@ -40,15 +40,15 @@ def _split_result(linear: Node) -> bool:
     sizes = _sizes(taken)
     if taken is None or sizes is None or not all(calls(user, element) for user in taken.users):
         return False
-    parts = {part.args[1]: part for part in taken.users}
+    parts = results_of(taken)
     if len(parts) != len(sizes) or not any(_behind(part)[1] for part in parts.values()):
         return False
-    x, weight, bias = linear.args
+    call = named(linear)
     for index, start in enumerate(accumulate(sizes[:-1], initial=0)):
         part, size = parts[index], sizes[index]
-        rows = [None if tensor is None else insert(linear, torch.narrow, tensor, 0, start, size) for tensor in (weight, bias)]
+        rows = [None if tensor is None else insert(linear, torch.narrow, tensor, 0, start, size) for tensor in (call.weight, call.bias)]
         last, act = _behind(part)
-        replace(last, insert_as(linear, value(linear).new_empty(shape(last)), linear_op if act else F.linear, x, *rows, *act))
+        replace(last, insert_as(linear, value(linear).new_empty(shape(last)), linear_op if act else F.linear, call.input, *rows, *act))
     return True
 
 
@@ -72,18 +72,19 @@ def _sizes(node: Node | None) -> list[int] | None:
 
 
 def _split_input(linear: Node, has_impl: HasImpl) -> bool:
-    joined, weight, bias = linear.args
+    call = named(linear)
+    joined, weight, bias = call.input, call.weight, call.bias
     if not calls(joined, torch.cat) or sole_user(joined) is not linear or not joins_along_last(joined):
         return False
     rows = value(joined).numel() // shape(joined)[-1]
     if rows < _FEWEST_ROWS or shape(joined)[-1] <= shape(linear)[-1]:
         return False
-    parts: Any = joined.args[0]
+    parts: Any = named(joined).tensors
     if len(parts) != 2 or any(value(part).dtype != value(joined).dtype for part in parts):
         return False
     first, second = parts
     at = shape(first)[-1]
-    columns = value(weight).split([at, shape(second)[-1]], dim=1)  # type: ignore[arg-type]
+    columns = value(weight).split([at, shape(second)[-1]], dim=1)
     out = value(linear).new_empty(shape(linear))
     if not has_impl(linear_op, value(second).new_empty(shape(second)), columns[1], None, "none", False, out):
         return False

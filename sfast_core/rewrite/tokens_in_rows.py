@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
-from .graph import calls, calls_of, drop_unused, insert, insert_as, replace, reshaped, shape, value
+from .graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -37,7 +37,7 @@ def tokens_in_rows(graph: Graph) -> int:
 def _splits(graph: Graph) -> dict[tuple[int, ...], int]:
     """By the tokens' dimensions before the channels: how many of these are an image's, or a frame's, the others being a token's."""
     found: dict[tuple[int, ...], int] = {}
-    normed = {shape(node)[:-1] for node in calls_of(graph, *_NORMS) if len(tuple(node.args[1])) == 1}  # type: ignore[arg-type]
+    normed = {shape(node)[:-1] for node in calls_of(graph, *_NORMS) if len(tuple(named(node).normalized_shape)) == 1}
     for node in graph.nodes:
         if not calls(node, *_ELEMENTWISE) or shape(node)[:-1] not in normed or shape(node)[-1] < _FEWEST_CHANNELS:
             continue
@@ -68,7 +68,7 @@ def _in_rows(node: Node, splits: dict[tuple[int, ...], int]) -> bool:
             return False
     elif calls(node, F.linear, *_NORMS, cast_like):
         x: Any = node.args[0]
-        if shape(x)[:-1] != lead or (calls(node, *_NORMS) and len(tuple(node.args[1])) != 1):  # type: ignore[arg-type]
+        if shape(x)[:-1] != lead or (calls(node, *_NORMS) and len(tuple(named(node).normalized_shape)) != 1):
             return False
         given = [reshaped(node, x, (*rows, shape(x)[-1])), *node.args[1:]]
     else:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from .graph import calls, insert_as, shape, value
+from .graph import calls, insert_as, named, shape, value
 
 
 class Step(NamedTuple):
@@ -83,5 +83,5 @@ def turned_back(seen: Seen, views: list[Node]) -> Seen | None:
 
 
 def _dims(permutation: Node) -> tuple[int, ...]:
-    dims: tuple[int, ...] = permutation.args[1]  # type: ignore[assignment]
+    dims: tuple[int, ...] = named(permutation).dims
     return tuple(dim % len(dims) for dim in dims)

@@ -14,6 +14,7 @@ import torch
 
 from ..capture import CaptureError, recording
 from ..engine import Engine, Forward
+from ..reasons import GROWS, reason_of
 from .opening import Constants, Opening, Standing, size_of
 from .recipe import Making, Outcome
 
@@ -53,7 +54,7 @@ class StatefulCalls:
             named = {name: opening.of(arg, f"kwargs[{name!r}]") for name, arg in kwargs.items()}
             self._refuse_growing(opening)
         except CaptureError as error:
-            return engine.run_eager(str(error), lambda: original(*args, **kwargs))
+            return engine.run_eager(reason_of(error), lambda: original(*args, **kwargs))
         outcome = run(_Forward(original, self._constants, args, kwargs), opened, named)
         if isinstance(outcome, _Done):
             return outcome.result
@@ -69,7 +70,7 @@ class StatefulCalls:
         names = sorted(self._growing.get(caches, ()))
         for each in opening.objects if names else ():
             if type(each) in caches and (grown := next((name for name in names if size_of(vars(each).get(name))), None)):
-                raise CaptureError(f"the {grown} of a {type(each).__name__} grow with each call")
+                raise CaptureError(GROWS(names=grown, kind=type(each).__name__))
 
 
 class _Done:

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree
 
 from ..capture import CaptureError
+from ..reasons import NOT_KEYED
 from .recipe import Computed, Constant, Given, Known, New, Outcome, Recipe, Row, Table
 
 _CACHES = "transformers.cache_utils"  #: the file whose classes are caches
@@ -114,7 +115,7 @@ class Opening:
         found = {}
         for key, value in _table(cache, name).items():
             if not (is_cache(value) or isinstance(value, (torch.Tensor, tuple, list, dict, *_PLAIN, *_CONSTANT))):
-                raise CaptureError(f"{name} holds a {type(value).__name__} in its {key}, which can't be part of a signature")
+                raise CaptureError(NOT_KEYED(place=name, kind=f"{type(value).__name__} in its {key}"))
             found[key] = self.of(value, name, True)
         return found
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.native import load
+from sfast_core.native.interface import interface
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import OP, cuda_impl, scaled_linear
 from sfast_core.ops.scaled_linear.cuda_impl import ACTS, CUTS, Cut, Gate
@@ -112,7 +113,7 @@ def test_the_library_is_told_what_the_header_says(monkeypatch: pytest.MonkeyPatc
     one, rows, columns = torch.ones(()), torch.ones(2, 300, 1), torch.ones(24, 1)
     out = cuda_impl.launch(x, weight, columns, bias, rows, torch.float16)
     assert out.shape == (2, 300, 24) and out.dtype == torch.float16 and out.is_contiguous()
-    assert len(told[-1]) == len(load._SIGNATURES["sfast_scaled_linear"][1])
+    assert len(told[-1]) == len(interface().functions["sfast_scaled_linear"].parameters)
     addresses = (x.data_ptr(), weight.data_ptr(), None, rows.data_ptr(), 1, columns.data_ptr(), None, 1, bias.data_ptr(), None)
     assert told[-1] == (*addresses, load.DTYPES[torch.float32], out.data_ptr(), 600, 24, 64, 0, 0, load.DTYPES[torch.float16], *CUTS[0], 7)
     gate = Gate(weight + 1, one + 1, bias + 1)

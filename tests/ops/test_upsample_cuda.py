@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.native import load
+from sfast_core.native.interface import interface
 from sfast_core.ops.conv2d_act.cut import Cut
 from sfast_core.ops.upsample_conv2d import OP, cuda_impl
 from sfast_core.target import Target
@@ -61,7 +62,7 @@ def test_the_library_is_told_of_the_small_image(monkeypatch: pytest.MonkeyPatch)
     x, weight = torch.zeros(2, 64, 32, 24, dtype=torch.float16), torch.zeros(320, 64, 3, 3, dtype=torch.float16)
     out = cuda_impl.launch_cut(Cut(256, 160, 0, 2, 1, 1), x, weight, None)
     assert out.shape == (2, 320, 64, 48) and out.is_contiguous()
-    assert len(told[0]) == len(load._SIGNATURES["sfast_upsample_conv2d"][1])
+    assert len(told[0]) == len(interface().functions["sfast_upsample_conv2d"].parameters)
     assert told[0][2] is None and told[0][5:] == (2, 32, 24, 64, 320, load.DTYPES[torch.float16], 256, 160, 2, 1, 7)
 
 

@@ -2,54 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import nn
 
 from sfast_core.runtime.store import WeightStore
-from sfast_core.weights import CHANNELS_LAST, PACKED, PLAIN, Weight, WeightRef, WeightsChanged, WeightsElsewhere, WeightTable
+from sfast_core.weights import CHANNELS_LAST, PACKED, Weight, WeightsChanged, WeightsElsewhere
+from tests.runtime.stored import QKV, Net, channels_last, may_pack, packed, refs
 from tests.tracing import CPU
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.q, self.k, self.v = nn.Linear(8, 4), nn.Linear(8, 6), nn.Linear(8, 2)
-        self.conv = nn.Conv2d(3, 4, 3)
-        self.register_buffer("one", torch.randn(2, 8))
-        self.register_buffer("two", torch.randn(3, 8))
-        self.plain = torch.randn(5, 3, 2, 2)
-
-
-def refs(net: nn.Module, *names: str) -> tuple[WeightRef, ...]:
-    table = WeightTable(net)
-    found = []
-    for name in names:
-        path, _, attribute = name.rpartition(".")
-        ref = table.ref(net.get_submodule(path), attribute)
-        assert ref is not None
-        found.append(ref)
-    return tuple(found)
-
-
-def packed(net: nn.Module, *names: str) -> Weight:
-    return Weight(refs(net, *names), PACKED if len(names) > 1 else PLAIN)
-
-
-def channels_last(net: nn.Module, name: str) -> Weight:
-    return Weight(refs(net, name), CHANNELS_LAST)
-
-
-def may_pack(store: WeightStore, group: Sequence[WeightRef]) -> bool:
-    return store.may_pack(Weight(tuple(group), PACKED))
-
-
-QKV = ("q.weight", "k.weight", "v.weight")
 
 
 def test_a_plain_weight_is_the_modules_own_object() -> None:
@@ -343,104 +303,3 @@ def test_the_hook_for_saving_follows_its_module_and_goes() -> None:
     net.q = nn.Linear(8, 4)
     store.tensors([packed(net, *QKV)], CPU)
     assert store.adopted_bytes == 4 * 8 * 12 and store.restore() == 3 and net.q.weight.untyped_storage().resizable()
-
-
-def test_a_weight_on_another_device_is_told_before_anything_is_laid_out() -> None:
-    net, store = Net(), WeightStore()
-    net.conv.to("meta")
-    with pytest.raises(WeightsElsewhere, match="the weight conv.weight is on meta, not on cpu"):
-        store.tensors([packed(net, *QKV), packed(net, "conv.weight")], CPU)
-    assert store.adopted_bytes == 0 and net.q.weight.untyped_storage().nbytes() == net.q.weight.nbytes
-
-
-def test_a_weight_that_is_gone_is_told() -> None:
-    net, store = Net(), WeightStore()
-    source = packed(net, "q.bias")
-    net.q.bias = None
-    with pytest.raises(ReferenceError, match="the weight q.bias is no tensor any more"):
-        store.tensors([source], CPU)
-    del net
-    with pytest.raises(ReferenceError, match="the module that held the weight q.bias is gone"):
-        store.tensors([source], CPU)
-
-
-def test_what_makes_bound_weights_invalid() -> None:
-    net, store = Net(), WeightStore()
-    sources = [packed(net, *QKV), channels_last(net, "conv.weight"), packed(net, "one"), packed(net, "plain")]
-
-    def bind() -> object:
-        return store.bind(sources, store.tensors(sources, CPU))
-
-    bound = bind()
-    assert bound.valid() and len(bound.pointers) == 4
-    with torch.no_grad():
-        net.q.weight.mul_(2)
-        net.plain.zero_()
-    assert bound.valid() and bind().pointers == bound.pointers
-    changes = {
-        "a parameter replaced": lambda: setattr(net.q, "weight", nn.Parameter(net.q.weight.detach().clone())),
-        "other data": lambda: setattr(net.k.weight, "data", net.k.weight.detach().clone()),
-        "other strides": lambda: setattr(
-            net.conv, "weight", nn.Parameter(net.conv.weight.detach().as_strided((4, 3, 3, 3), (27, 9, 3, 1)))
-        ),
-        "a buffer": lambda: setattr(net, "one", net.one.clone()),
-        "a plain attribute": lambda: setattr(net, "plain", net.plain.clone()),
-        "another dtype": lambda: setattr(net, "plain", net.plain.view(torch.int32)),
-        "nothing there": lambda: setattr(net.conv, "weight", None),
-    }
-    for name, change in changes.items():
-        bound = bind()
-        change()
-        assert not bound.valid(), name
-
-
-def test_bound_weights_that_are_there_still_may_be_the_modules_no_more() -> None:
-    """A host keeps what a LoRA has replaced: it may be read, and is not what the module computes with."""
-    net, store = Net(), WeightStore()
-    sources = [packed(net, *QKV)]
-    bound = store.bind(sources, store.tensors(sources, CPU))
-    kept = net.q.weight
-    net.q.weight = nn.Parameter(kept.detach().clone())
-    assert bound.readable() and not bound.current() and not bound.valid()
-    net.q.weight = kept
-    assert bound.valid()
-    net.q.weight = nn.Parameter(kept.detach().clone())
-    del kept
-    assert not bound.readable() and not bound.current()
-
-
-def test_neither_a_store_nor_what_it_bound_keeps_a_module_alive() -> None:
-    net, store = Net(), WeightStore()
-    sources = [packed(net, *QKV), packed(net, "one"), packed(net, "plain")]
-    bound = store.bind(sources, store.tensors(sources, CPU))
-    net.__dict__["_compiled_state"] = (store, bound, sources)  # as the engine lives
-    alive = [weakref.ref(net), weakref.ref(net.q), weakref.ref(net.q.weight), weakref.ref(net.plain)]
-    gc.collect()
-    gc.disable()
-    try:
-        del net, sources, bound
-        assert [ref() for ref in alive] == [None] * 4 and store.adopted_bytes == 0 and store.restore() == 0
-    finally:
-        gc.enable()
-
-
-def test_after_a_restore_nothing_is_known_of_modules_that_are_gone() -> None:
-    net, store = Net(), WeightStore()
-    store.tensors([packed(net, *QKV)], CPU)
-    net.k = nn.Linear(8, 6)
-    assert not may_pack(store, refs(net, "k.weight", "v.weight"))
-    store.restore()
-    assert may_pack(store, refs(net, "k.weight", "v.weight")) and store.adopted_bytes == 0
-
-
-def test_inference_tensors_stay_laid_out_where_gradients_are_recorded() -> None:
-    with torch.inference_mode():
-        net = Net()
-    store = WeightStore()
-    sources = [packed(net, *QKV), channels_last(net, "conv.weight")]
-    store.tensors(sources, CPU)
-    adopted = store.adopted_bytes
-    store.leave_to_autograd()
-    assert net.q.weight.requires_grad and store.adopted_bytes == adopted
-    net.k.weight = nn.Parameter(torch.randn(6, 8), requires_grad=False)
-    store.tensors(sources, CPU)

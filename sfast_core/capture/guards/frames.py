@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+from ...reasons import PROFILER, TOOLS
 from .given import is_installed, is_read
 
 Started = Callable[[CodeType, FrameType], None]
@@ -51,7 +52,7 @@ class _Profiled(Unwatched):
     def __enter__(self) -> _Profiled:
         self._before = sys.getprofile()
         if self._before is not None and not callable(self._before):  # cProfile's, which nothing but itself can put back
-            raise NotWatched("a profiler of C's is at work")
+            raise NotWatched(PROFILER())
         self._on = True
         sys.setprofile(self._event)
         return self
@@ -124,7 +125,7 @@ class _Tool:
         monitoring = sys.monitoring  # type: ignore[attr-defined]
         number = next((number for number in _IDS if monitoring.get_tool(number) is None), None)
         if number is None:
-            raise NotWatched("all of Python's monitoring tools are in use by others")
+            raise NotWatched(TOOLS())
         monitoring.use_tool_id(number, "fast_compile")
         monitoring.register_callback(number, monitoring.events.PY_START, self._start)
         monitoring.restart_events()  # who had this number before may have had code forgotten

@@ -10,12 +10,13 @@ import copy
 import itertools
 import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...weights.part import STAMP, has_parts, is_stamped, stamped
 from .attributes import rows_of
 from .equality import Equality
 from .given import is_of_ours
@@ -65,7 +66,7 @@ class Guard:
         self._fixed = frozenset(fixed)
         self._marks, self._exact = _marks_of(reads), reads.exact
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
-        self._marked = [(table, name, weakref.ref(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
+        self._marked = [(table, name, _is_this(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
         rows = rows_of(reads, {*bound, *without}, self._noted)
         self._let_go_of_tensors(reads)
         self._equality = Equality(reads, self._fixed, by_item=True)
@@ -231,7 +232,7 @@ class Guard:
     def _changed_marks(self) -> str | None:
         for table, name, then, marks in self._marked:
             now = table.get(name)
-            if now is not then() and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
+            if not then(now) and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
                 return f"what was put on the {name} of a layer changed"
         return None
 
@@ -298,9 +299,18 @@ def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
     return found
 
 
+def _is_this(weight: torch.Tensor) -> Callable[[Any], bool]:
+    """Tells whether something is this very tensor, without holding it."""
+    if has_parts(weight):
+        stamp = stamped(weight)
+        return lambda now: is_stamped(now, stamp)
+    held = weakref.ref(weight)
+    return lambda now: now is held()
+
+
 def _parts(tensor: torch.Tensor) -> list[str]:
-    """What a tensor is made of: weights, which others watch."""
-    return list(tensor.__tensor_flatten__()[0]) if hasattr(tensor, "__tensor_flatten__") else []
+    """What a tensor is made of: weights, which others watch. And what tells it from others."""
+    return [STAMP, *(tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ())]
 
 
 class _Contents:

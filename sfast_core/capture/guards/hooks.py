@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ...reasons import HOOKS, KEEPS_STATE
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 #: Code whose hooks only hand on what layers return, within one call: transformers collects ``hidden_states`` so.
 _TRANSPARENT = frozenset({"transformers.utils.output_capturing"})
@@ -54,7 +56,7 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
     """The hooks of these modules, each with its name; the root's own are its caller's business."""
     shared = torch.nn.modules.module
     tables: list[tuple[Any, dict[Any, Any]]] = [("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]
-    reason = "all modules have forward hooks" if any(table for _, table in tables) else None
+    reason = HOOKS(whose="all modules have") if any(table for _, table in tables) else None
     for name, module in modules:
         if module is None or module is root:
             continue
@@ -64,11 +66,11 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
                 continue
             tables.append((name, table))
             if table and reason is None and not all(map(transparent, table.values())):
-                reason = f"{name} has forward hooks"
+                reason = HOOKS(whose=f"{name} has")
         if "_diffusers_hook" in module.__dict__ and reason is None and _keeps_state(module.__dict__):
-            reason = f"{name} has a hook of diffusers' that keeps state from step to step"
+            reason = KEEPS_STATE(name=name)
     if reason is None and root is not None and _keeps_state(root.__dict__):
-        reason = "it has a hook of diffusers' that keeps state from step to step"
+        reason = KEEPS_STATE(name="it")
     return Hooks(tables, reason)
 
 

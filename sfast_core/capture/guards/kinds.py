@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 
+from ...weights.part import is_plain
+
 
 class Kind(enum.Enum):
     """How a value is compared."""
@@ -233,7 +235,7 @@ class TensorNote:
 def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     """All of a tensor that steers code, but for its values."""
     cls = type(tensor)
-    if cls not in (torch.Tensor, torch.nn.Parameter):
+    if not is_plain(tensor):
         return (cls, id(tensor))
     strides = None if tensor.dim() == 4 else tensor.stride()  # the weight store lays these out for convolutions
     return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...reasons import RANDOM_STATE
 from .all_names import names_of, own_of
 from .asking import (
     LOOKING,
@@ -97,7 +98,7 @@ class ReadSet(SeenValues):
         try:
             if is_of_random_state(code.co_filename):
                 if not may_ask(frame.f_back):
-                    self.refuse(f"{code.co_name} asks for, or sets, the state of random numbers")
+                    self.refuse(RANDOM_STATE(name=code.co_name))
                 return
             known = self._plans.get(id(code))
             if known is not None and known[0] is code:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import NOT_COMPARED, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import LOOKING, LOOKS, OF_CLASSES, TOLD, Question, answer_to, asked_by, name_of, of_file, subclasses_of_all
 from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
@@ -143,7 +144,7 @@ class SeenValues(SeenObjects):
             if inner is not value and inner is not None:
                 self._see(inner, USED, origin)
         elif not self._lenient and (kind is Kind.STATEFUL or chain is not USED):
-            self.refuse(f"{origin} is a {type(value).__module__}.{type(value).__qualname__}, whose state can't be compared")
+            self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
     def _asked_by(self, function: Any, origin: Origin | None) -> None:
         """What a function of Python's, PyTorch's or the system's asks for is asked at each call, or nobody can."""
@@ -312,7 +313,7 @@ class SeenValues(SeenObjects):
         keys, values = held.before if held.kind is Kind.MAPPING else (None, held.before)
         self._items += len(values)
         if self._items > _MOST:
-            self.refuse(f"{held.origin} holds too much to be compared at each call")
+            self.refuse(TOO_MUCH(origin=held.origin))
             return
         for index, item in enumerate(values):
             if self._kind(item) not in PLAIN:

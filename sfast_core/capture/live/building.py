@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...reasons import NOT_MADE_AGAIN
 from ..errors import CaptureError
 from .form import Form
 from .looked import Looked
@@ -77,7 +78,7 @@ class Building:
             return CallbackAt(len(self.callbacks) - 1)
         if self.real:
             return Constant(value)
-        raise CaptureError(f"{self.name} is handed a {kind.__name__}, which can't be made again at another call")
+        raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=kind.__name__))
 
     def _module(self, module: torch.nn.Module) -> str | None:
         root = self.around.module

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...reasons import RANDOM, reason_of
 from ..errors import CaptureError
 from .call import Given, Recalled, Slot
 from .form import Form
@@ -44,14 +45,14 @@ class Recorded:
             with recorder.resumed():
                 result = self._function(*model_args, **model_kwargs)
             if recorder.random is not None and recorder.random.moved():
-                recorder.refuse("it draws random numbers")
+                recorder.refuse(RANDOM())
             real = self._for_foreign(result)
             recalled = None
             if recorder.failure is None:
                 try:
                     recalled = self._close(structure, given, forms, real)
                 except CaptureError as error:
-                    recorder.refuse(str(error))
+                    recorder.refuse(reason_of(error))
         finally:
             frame, outer = recorder._leave_frame()
         if recalled is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import READS_FUNCTION, READS_OPTION
 from ..errors import CaptureError
 from .modules import modules_at_work
 from .structure import is_constant
@@ -31,7 +32,7 @@ class Unread:
             self.around.inside = inside  # no signature could have it: who reads it may run live
         else:
             self.around.mentioned.add(str(self.path[0]))
-        raise CaptureError(f"the model reads {self.path[-1]!r} from its options, which is another at every step")
+        raise CaptureError(READS_OPTION(name=repr(self.path[-1])))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copies and the like ask for what there may be
@@ -91,7 +92,7 @@ class Foreign:
         value = getattr(function, name)
         if callable(value):
             return Foreign((*self.path, Attribute(name)), value, self.around)
-        raise CaptureError(f"the model reads {name!r} of a function of others: {name_of(function)}")
+        raise CaptureError(READS_FUNCTION(name=repr(name), function=name_of(function)))
 
     @property
     def name(self) -> str:

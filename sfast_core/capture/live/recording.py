@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ...reasons import RANDOM, reason_of
 from ...weights.part import is_plain
 from ..bookkeeping import Bookkeeping
 from ..errors import CaptureError
@@ -109,12 +110,12 @@ class LiveRecording(Bookkeeping):
             try:
                 template = building.of((args, kwargs))
             except CaptureError as error:
-                self.refuse(str(error))
+                self.refuse(reason_of(error))
                 building = Building(self, where.name, around, real=True)
                 template = building.of((args, kwargs))
             handed = building.tensors if building.real else copies(building.forms, building.tensors)
             if self.random is not None and self.random.moved():
-                self.refuse("it draws random numbers")
+                self.refuse(RANDOM())
             before = [] if building.real else self._kept_for_proof(building.tensors)
             callbacks = [Recorded(self, function, around) for function in building.callbacks]
             real_args, real_kwargs = template.fill(Filling(handed, around, callbacks))
@@ -151,7 +152,7 @@ class LiveRecording(Bookkeeping):
                     self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)
                     self.live[-1].repeatable = repeatable
                 except Exception as error:
-                    self.refuse(str(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
+                    self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
             return returned[0]
 
     def _take_over(self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]) -> None:

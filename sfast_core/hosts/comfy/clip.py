@@ -15,6 +15,7 @@ import torch
 
 from ...ahead import prepare
 from ...config import CompileConfig
+from ...reasons import NO_CLIP, OTHER_MODEL
 from ..parts import Kind
 from .doorway import Doorway, behind
 from .in_place import with_patches_in_place
@@ -62,10 +63,10 @@ def _parts(patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
         elif isinstance(causal, torch.nn.Module) and may_be_padded(causal):
             yield Part(causal, name, model, _CAUSAL_LAYERS_OF, patcher)
         else:
-            reason = "it is no CLIP, T5, BERT or causal model: its prompts differ in length, and each would be traced anew"
+            reason = NO_CLIP(known="CLIP, T5, BERT or causal model", why="its prompts differ in length, and each would be traced anew")
             yield Part(text, name, model, patcher=patcher, left_alone=reason)
     if not found:
-        yield Part(model, f"Text encoder ({type(model).__name__})", model, patcher=patcher, left_alone="it is not understood")
+        yield Part(model, f"Text encoder ({type(model).__name__})", model, patcher=patcher, left_alone=OTHER_MODEL(what="it"))
 
 
 def _encoders(module: torch.nn.Module, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ import torch
 
 from ...ahead import prepare
 from ...config import CompileConfig
+from ...reasons import CONTROL_LORA, OTHER_MODEL
 from ..parts import Kind
 from .doorway import Doorway, behind, through
 from .install import watched_clone
@@ -19,7 +20,6 @@ from .parts import Part
 #: Where a ControlNet's model is, what the report calls it, and its kind.
 _ADAPTER = "its weights come to the GPU for this one call at each sampling: a graph would be captured anew each time"
 _MODELS = {"control_model": ("ControlNet", Kind()), "t2i_model": ("T2I-Adapter", Kind(why_no_graph=lambda args: _ADAPTER))}
-_CONTROL_LORA = "a Control-LoRA makes its model anew for each sampling, and tracing that would take longer than it saves"
 
 
 def apply_controlnet(control_net: Any, config: CompileConfig | None = None) -> Any:
@@ -63,7 +63,7 @@ def _counted(control_net: Any, config: CompileConfig) -> Any:
     """``control_net``, which runs as it was, with its calls counted in the report."""
     kind = type(control_net)
     name = "ControlNet" if kind.__name__ == "ControlNet" else f"ControlNet ({kind.__name__})"
-    reason = _CONTROL_LORA if hasattr(control_net, "control_weights") else "its model is not understood"
+    reason = CONTROL_LORA() if hasattr(control_net, "control_weights") else OTHER_MODEL(what="its model")
 
     def parts(model: torch.nn.Module) -> Iterator[Part]:
         yield Part(model, name, model, left_alone=reason)

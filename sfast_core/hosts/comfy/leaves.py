@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,11 +15,18 @@ import torch
 from ...capture import Recorder, in_place_of
 from ...forks import OwnLock
 from ...kitchen import CODES, operators
+from ...reasons import COMPUTES
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
-from .page import Page
+from .offload import LEFT_TO_HOST, others_function
+from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
+#: comfy-kitchen's functions that are no operators, by the file that calls them: what they launch on a GPU no recorder sees.
+_UNSEEN = {
+    "comfy_kitchen.tensor.convrot_w4a4": ("convrot_w4a4_linear", "dequantize_convrot_w4a4_weight"),
+    "comfy_kitchen.tensor.w4a8_int8": ("w4a8_int8_linear", "dequantize_w4a8_int8_weight"),
+}
 
 
 @functools.cache
@@ -37,6 +45,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """
     import comfy.ops
 
+    recorder.left_to_host = LEFT_TO_HOST
     with _one_recording().lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
@@ -46,21 +55,39 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         kitchen = getattr(getattr(comfy, "quant_ops", None), "ck", None)
         if hasattr(kitchen, "int8_linear") and (operator := _int8_linear()) is not None:
             replaced.enter_context(in_place_of(kitchen, "int8_linear", partial(_product, operator)))
+        for file, names in _UNSEEN.items():
+            for name in names:
+                if hasattr(there := sys.modules.get(file), name):
+                    replaced.enter_context(in_place_of(there, name, partial(_as_one, recorder)))
         prefetch = sys.modules.get("comfy.model_prefetch")
         if hasattr(prefetch, _POP):
-            replaced.enter_context(in_place_of(prefetch, _POP, _popped))
+            replaced.enter_context(in_place_of(prefetch, _POP, partial(_popped, recorder)))
         for loader in loaders_of_blocks():
             replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
             replaced.enter_context(in_place_of(vars(loader)[BLOCKS], "to", partial(_unrecorded, recorder)))
         yield
 
 
-def _popped(pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
-    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's."""
+def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's.
+
+    What is prefetched is the host's own business too; and a graph of the host's would hide what the block does.
+    """
     core = kwargs.get("core", args[3] if len(args) > 3 else None)
-    if queue is not None or kwargs.get("enable_graph"):
+    if queue is None:
+        return core() if core is not None else None
+    if recorder.in_leaf:
         return pop(queue, *args, **kwargs)
-    return core() if core is not None else None
+
+    def recorded() -> None:
+        with recorder.resumed():
+            core()  # type: ignore[misc]
+
+    if core is not None:
+        kwargs, args = {**kwargs, "core": recorded}, args[:3]
+        kwargs |= {"enable_graph": False} if kwargs.get("enable_graph") else {}
+    with recorder.paused():
+        return pop(queue, *args, **kwargs)
 
 
 def _cast(recorder: Recorder, cast: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +139,15 @@ def _product(
     return operator(x, weight, weight_scale, bias, code, convrot, convrot_groupsize, input_act)
 
 
+def _as_one(recorder: Recorder, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """A function that depends on its arguments alone, as one call of the graph."""
+    if recorder.in_leaf:
+        return original(*args, **kwargs)
+    given = inspect.signature(original).bind(*args, **kwargs)
+    given.apply_defaults()
+    return recorder.run(original, *given.args)
+
+
 def _has_parts(module: Any) -> bool:
     """Whether a layer's weight is quantised, and lies where the layer has it."""
     weight = getattr(module, "weight", None)
@@ -119,16 +155,22 @@ def _has_parts(module: Any) -> bool:
 
 
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
-    """What is done to a quantised weight is recorded: it is done to its parts."""
+    """What is done to a quantised weight is recorded: it is done to its parts. One that has to be brought is those of what was brought."""
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
-        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+        recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
+    device = kwargs.get("device", args[2] if len(args) > 2 else getattr(args[0] if args else kwargs.get("input"), "device", None))
+    if device is not None and module.weight.device != device and not recorder.failure:
+        with recorder.paused():
+            result = cast(module, *args, **kwargs)
+            _bind(recorder, module, result)
+            return result
     return cast(module, *args, **kwargs)
 
 
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:
     """Tell the recorder whose weight and bias ``cast_bias_weight`` has returned."""
-    if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
-        recorder.refuse(f"a {type(module).__name__} computes its weight at each call", passing=True)
+    if others_function(module):
+        recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
-            recorder.bind_weight(tensor, module, name, Page() if hasattr(module, "_v") else None)
+            recorder.bind_weight(tensor, module, name, PageOrOwn() if hasattr(module, "_v") else None)

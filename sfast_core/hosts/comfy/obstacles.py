@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from ...reasons import COMPILED_TOO, COMPUTED, NO_MODULE, NODE_REPLACES, NODE_WRAPS
 from ..hook import maker_of
+from .offload import others_function
 
 _MODEL = "diffusion_model"
 _LOADED = ("current_weight_patches_uuid", "model_loaded_weight_memory", "model_lowvram", "lowvram_patch_counter")
@@ -37,12 +39,11 @@ class Obstacles:
         )
 
     def _weights(self, base_model: Any, model: torch.nn.Module, options: Mapping[str, Any]) -> str | None:
-        """Weights that layers compute at each call: a LoRA on a partly loaded model, or another node's weight wrapper."""
+        """Weights that layers compute at each call by another node's functions. ComfyUI's own, of LoRAs on a partly loaded model, are computed here too."""
         loaded = (id(options.get(_SAMPLING)), *(getattr(base_model, name, None) for name in _LOADED))
         if loaded != self._loaded:
-            computed = (m for m in model.modules() if getattr(m, "weight_function", None) or getattr(m, "bias_function", None))
-            owner = next(computed, None)
-            self._computed = f"its layers compute their weights at each call (a {type(owner).__name__} does)" if owner is not None else None
+            owner = next(filter(others_function, model.modules()), None)
+            self._computed = COMPUTED(kind=type(owner).__name__) if owner is not None else None
             self._loaded = loaded
         return self._computed
 
@@ -50,10 +51,10 @@ class Obstacles:
 def why_left_alone(model: Any, options: Mapping[str, Any]) -> str | None:
     """Why nothing of ours may be put under a call at all, or None: its model is no module, or torch.compile's."""
     if not isinstance(model, torch.nn.Module):
-        return f"its diffusion model is a {type(model).__name__}, not a PyTorch module"
+        return NO_MODULE(kind=type(model).__name__)
     wrappers = (options.get("wrappers") or {}).get("apply_model") or {}
     if hasattr(model, "_orig_mod") or "torch.compile" in wrappers:
-        return "torch.compile is applied to it too: use one of the two"
+        return COMPILED_TOO()
     return None
 
 
@@ -61,7 +62,7 @@ def _replaced(model: torch.nn.Module, attribute: str) -> str | None:
     """A method replaced on the instance, other than through the patcher (some nodes do so for the length of a call)."""
     for name, value in model.__dict__.items():
         if name != attribute and callable(value) and callable(getattr(type(model), name, None)):
-            return f"another node replaces its {name} ({maker_of(value)})"
+            return NODE_REPLACES(attribute=name, by=maker_of(value))
     return None
 
 
@@ -70,5 +71,5 @@ def _wrapped(model: torch.nn.Module, attribute: str, options: Mapping[str, Any])
     wrappers = {key: value for key, value in ((options.get("wrappers") or {}).get(_MODEL) or {}).items() if value}
     code = getattr(getattr(type(model), attribute, None), "__code__", None)
     if wrappers and attribute == "forward" and code is not None and "patcher_extension" in code.co_names:
-        return f"another node wraps its forward: {', '.join(sorted(map(str, wrappers)))}"
+        return NODE_WRAPS(names=", ".join(sorted(map(str, wrappers))))
     return None

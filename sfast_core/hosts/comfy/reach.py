@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...engine import Engine
+from ...reasons import RUN_BY
 from ..hook import Hook, maker_of
 
 _KINDS = ("apply_model", "diffusion_model")
@@ -57,7 +58,7 @@ class Reach:
             return
         who = ", ".join(dict.fromkeys(_in_the_way(model, options))) or "other code"
         if self._walked:
-            engine.reporter.ran_eager(f"its blocks are run by {who}, not by its forward")
+            engine.reporter.ran_eager(RUN_BY(who=who))
         else:
             engine.reporter.answered(who)
 

@@ -17,6 +17,8 @@ from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
+from ...reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE
+from ...runtime.store import WeightStore
 from ..hook import Hook
 from ..live import LiveCalls
 from ..options import Steering, options_of
@@ -26,11 +28,10 @@ from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
+from .offload import ComfyOffload
 from .reach import Reach
 
 log = logging.getLogger("fast_compile")
-_UNHOOKED = "nothing could be put in the place of its forward"
-_PAST = "the call came past the node, by options that were copied before it"
 
 
 class _Watch:
@@ -110,7 +111,7 @@ class HookedState:
                 return original(*args, **kwargs)
             return self._call(model, original, foreign, args, kwargs)
 
-        self._installed = Hook(model, call, self._attribute, "another node replaces its")  # first: it is taken off again, whatever comes between
+        self._installed = Hook(model, call, self._attribute, NODE_REPLACES)  # first: it is taken off again, whatever comes between
         self._installed.put()
 
     def _uninstall(self) -> None:
@@ -215,7 +216,7 @@ class ModelState(HookedState):
                 reach.end(self.engine, model, options)
             else:
                 reach.leave()
-                self.engine.reporter.ran_eager(_UNHOOKED)
+                self.engine.reporter.ran_eager(NOT_HOOKED())
             return result
         finally:
             if outer is None:
@@ -239,7 +240,7 @@ class ModelState(HookedState):
         if self._inside or not self._expected:
             return super().before_call(model)
         if threading.get_ident() not in self._reach:
-            self.engine.reporter.ran_eager(_PAST)
+            self.engine.reporter.ran_eager(PAST_NODE())
         self.engine.lay_plain()  # the next call may come through the node again: graphs stay
 
     def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -256,8 +257,8 @@ _LINE = LineAPrompt()
 def engine_of(owner: torch.nn.Module, name: str, config: CompileConfig, dynamic: bool) -> Engine:
     """The engine of a module that is ``owner`` or below it. ``dynamic``: the host loads it by dynamic VRAM."""
     if dynamic:
-        engine = Engine(name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner))
+        engine = Engine(name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner), COMFY)
     else:
-        engine = Engine(name, config, casting_leaves)
+        engine = Engine(name, config, casting_leaves, WeightStore(ComfyOffload(owner)), host=COMFY)
     engine.reporter.may_say = _LINE
     return engine

@@ -11,6 +11,7 @@ import torch
 
 from ...ahead import prepare
 from ...config import CompileConfig
+from ...reasons import NO_HALVES
 from ..vae import halves
 from .doorway import Doorway, behind
 from .install import watched_clone
@@ -48,4 +49,4 @@ def _parts(patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
         yield Part(half, name, model, kind, patcher)
     if not found:
         name = f"VAE ({type(model).__name__})"
-        yield Part(model, name, model, patcher=patcher, left_alone="it has no encoder or decoder that is understood")
+        yield Part(model, name, model, patcher=patcher, left_alone=NO_HALVES())

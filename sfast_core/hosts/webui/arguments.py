@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .switches import SWITCHES
+from .switches import SWITCHES, TITLE
+
+log = logging.getLogger("fast_compile")
+ERROR = f"{TITLE} error"  #: the field of a reply's "extra_generation_params", and of the infotext, that says what was wrong
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,23 @@ def parse(values: tuple[Any, ...]) -> Arguments:
     named = {name: value for name, value in named.items() if value is not None}  # None: another extension that fills arguments in
     for name, value in named.items():
         if name not in Arguments.__dataclass_fields__:
-            raise ValueError(f"Fast Compile: there is no argument {name!r}; there are {', '.join(Arguments.__dataclass_fields__)}")
+            raise ValueError(f"there is no argument {name!r}; there are {', '.join(Arguments.__dataclass_fields__)}")
         if not isinstance(value, bool):
-            raise ValueError(f"Fast Compile: {name} is {value!r}, needs true or false")
+            raise ValueError(f"{name} is {value!r}, needs true or false")
     return Arguments(**named)
+
+
+def given(p: Any, values: tuple[Any, ...]) -> Arguments:
+    """The arguments of a generation. Where they are wrong it is made as before, and both the log and the reply say what is wrong.
+
+    Args:
+        p: the webui's object for the generation.
+        values: the script's.
+    """
+    try:
+        return parse(values)
+    except ValueError as error:
+        if p.extra_generation_params.get(ERROR) != str(error):
+            log.warning("Fast Compile: this picture is made as before: %s", error)
+            p.extra_generation_params[ERROR] = str(error)
+        return Arguments()

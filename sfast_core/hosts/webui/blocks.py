@@ -15,6 +15,7 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
+from ...reasons import WEBUI
 from ...report import ModuleReport
 from ..hook import Hook
 from ..shield import shielded
@@ -65,6 +66,7 @@ class Blocks:
             signatures=[signature for report in reports for signature in report.signatures],
             adopted_bytes=sum(report.adopted_bytes for report in reports),
             settings=self._config.settings(),
+            host=WEBUI,
         )
 
     @contextmanager
@@ -83,7 +85,7 @@ class Blocks:
     ) -> Any:
         engine = self._engines.get(block)
         if engine is None:
-            self._engines.put(block, engine := Engine(f"{self._name} {path}", self._config))
+            self._engines.put(block, engine := Engine(f"{self._name} {path}", self._config, host=WEBUI))
 
         def attempt(eager: Callable[[], Any]) -> Any:
             if foreign is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import ONLINE_LORA
 from ..hook import Call, Hook
 
 _SLOT = "model_function_wrapper"
@@ -56,5 +57,5 @@ def wrapper_of(sd_model: Any) -> Any:
 def obstacle(sd_model: Any) -> str | None:
     """Why Forge's own ways of running the model keep it from being accelerated, or None."""
     if getattr(sd_model.forge_objects.unet, "has_online_lora", bool)():
-        return "a LoRA is merged into the weights at each call ('online' LoRAs)"
+        return ONLINE_LORA()
     return None

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ...reasons import LORA_FUNCTIONAL
+
 #: The classes whose forward the Lora extension has replaced: on others its function doesn't work.
 _PATCHED = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.MultiheadAttention)
 
@@ -32,7 +34,7 @@ class LazyLoras:
         if networks is None or not networks.loaded_networks or not _functional():
             return None
         self.forget()  # the layers take LoRAs out of their weights in that call
-        return "the setting 'Lora: use old method' computes LoRAs in each layer"
+        return LORA_FUNCTIONAL()
 
     def apply(self, model: torch.nn.Module) -> None:
         """Bring the weights of ``model`` up to date, as its layers' own forwards would."""

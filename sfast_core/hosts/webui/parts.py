@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import NO_CLIP, NO_HALVES
 from ..parts import Kind
 from ..vae import halves
 
@@ -58,7 +59,7 @@ def _vae(vae: Any) -> Iterator[Part]:
         found = True
         yield Part(half, name, kind=kind)
     if not found and isinstance(vae, torch.nn.Module):
-        yield Part(vae, f"VAE ({type(vae).__name__})", left_alone="it has no encoder or decoder that is understood")
+        yield Part(vae, f"VAE ({type(vae).__name__})", left_alone=NO_HALVES())
 
 
 def _text_encoders(model: Any, path: str = "") -> Iterator[Part]:
@@ -73,7 +74,7 @@ def _text_encoders(model: Any, path: str = "") -> Iterator[Part]:
         if isinstance(layers, torch.nn.Module):
             yield Part(layers, _shown(path, transformer), kind=_LAYERS)
         else:
-            yield Part(transformer, _shown(path, transformer), left_alone="it is no CLIP: the prompts of other text encoders differ in length")
+            yield Part(transformer, _shown(path, transformer), left_alone=NO_CLIP(known="CLIP", why="the prompts of other text encoders differ in length"))
     else:
         for name, child in model.named_children():
             yield from _text_encoders(child, f"{path}.{name}" if path else name)

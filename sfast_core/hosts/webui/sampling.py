@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...reasons import WENT_PAST
 from .forge import FunctionWrapper, wrapper_of
 from .parts import unet_of
 from .state import UnetState
@@ -48,7 +49,7 @@ class Sampling:
         state = self._state()
         if state is not None and self.sd_model is not None:
             for _ in range(self._steps):
-                state.engine.reporter.ran_eager(f"a sampling went past it: {self._who()}")
+                state.engine.reporter.ran_eager(WENT_PAST(who=self._who()))
 
     def _who(self) -> str:
         unet = unet_of(self.sd_model)

@@ -11,7 +11,7 @@ from modules.ui_components import InputAccordion
 
 from . import settings
 from .accelerator import Accelerator
-from .arguments import parse
+from .arguments import given
 from .parts import TEXT_ENCODER, VAE
 from .status import status_line
 from .switches import ENABLED, OTHERS, TITLE, Switch
@@ -59,7 +59,7 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
 
     def process(self, p: Any, *args: Any) -> None:
         """A generation begins."""
-        arguments = chosen(p, parse(args))
+        arguments = chosen(p, given(p, args))
         self.accelerator.begin(arguments.enabled)
         if arguments.enabled:
             wanted = frozenset(name for name in (VAE, TEXT_ENCODER) if getattr(arguments, name))
@@ -69,7 +69,7 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
 
     def process_before_every_sampling(self, p: Any, *args: Any, **kwargs: Any) -> None:
         """The model, its LoRAs and what other extensions do to it are in place now."""
-        arguments = chosen(p, parse(args))
+        arguments = chosen(p, given(p, args))
         if arguments.enabled:
             self.accelerator.attach(p.sd_model, settings.config(arguments.cuda_graphs))
 

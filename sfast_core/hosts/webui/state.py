@@ -10,6 +10,7 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
+from ...reasons import WEBUI, told
 from ...report import ModuleReport
 from ..live import LiveCalls
 from ..options import Steering, options_place
@@ -34,7 +35,7 @@ class ModuleState:
 
     def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
-        self.engine = Engine(name, config)
+        self.engine = Engine(name, config, host=WEBUI)
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None
@@ -159,7 +160,7 @@ class UnetState(ModuleState):
         self._loras.apply(module)
         result, path, why = self._blocks.call(module, eager)
         if path is None or path == "eager":
-            self.engine.reporter.ran_eager(why or f"{foreign}, and calls none of its blocks")
+            self.engine.reporter.ran_eager(why or told(foreign).also(f"{foreign}, and calls none of its blocks"))
         else:
             self.engine.reporter.say(f"runs block by block, because {foreign}")
             self.engine.report.calls[path] += 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ...reasons import LOWVRAM, SD_UNET
+
 
 def surroundings() -> tuple[Any, ...]:
     """A value that is equal as long as a trace stays true, as far as that isn't seen below the module."""
@@ -20,9 +22,9 @@ def obstacle() -> str | None:
     """Why the coming sampling's UNet can't be accelerated, or None."""
     shared = _host("shared")
     if getattr(_host("sd_unet"), "current_unet", None) is not None:
-        return "another UNet is selected in the setting 'SD Unet'"
+        return SD_UNET()
     if getattr(getattr(shared, "cmd_opts", None), "lowvram", False):
-        return "--lowvram moves its parts to the GPU one by one"
+        return LOWVRAM()
     return None
 
 

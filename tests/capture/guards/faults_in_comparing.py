@@ -148,8 +148,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
         '[("all modules", shared._global_forward_hooks)]', 'structure:a pre-hook of all modules',
     ),
     (guard, 'hooks_of', 'tables.append((name, table))', 'pass', 'structure:a forward hook'),
-    (guard, 'hooks_of', 'reason = f"{name} has forward hooks"', 'pass', "structure:a hook's number, of a hook that was there"),
-    (guard, 'hooks_of', 'reason = "all modules have forward hooks" if any(table for _, table in tables) else None', 'reason = None', 'unseen:a hook of all modules'),
-    (guard, 'hooks_of', 'reason = f"{name} has a hook of diffusers\' that keeps state from step to step"', 'pass', "unseen:a module's state"),
-    (guard, 'hooks_of', 'reason = "it has a hook of diffusers\' that keeps state from step to step"', 'pass', "unseen:the root's state"),
+    (guard, 'hooks_of', 'reason = HOOKS(whose=f"{name} has")', 'pass', "structure:a hook's number, of a hook that was there"),
+    (guard, 'hooks_of', 'reason = HOOKS(whose="all modules have") if any(table for _, table in tables) else None', 'reason = None', 'unseen:a hook of all modules'),
+    (guard, 'hooks_of', 'reason = KEEPS_STATE(name=name)', 'pass', "unseen:a module's state"),
+    (guard, 'hooks_of', 'reason = KEEPS_STATE(name="it")', 'pass', "unseen:the root's state"),
 )

@@ -8,23 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils import _pytree
 
-from sfast_core import CompileConfig, compile
-from sfast_core.capture import Trace, Untraceable
-from tests.models import Forward
+from sfast_core.capture import Trace
+from tests.capture.guards.left_behind import Function, alike, compiled, copied, inputs, module
 from tests.tracing import evaluate, guarded
-
-Function = Callable[[Any, torch.Tensor], Any]
-
-
-def module(function: Function, **attributes: Any) -> Any:
-    torch.manual_seed(0)
-    net = Forward(function, lin=nn.Linear(4, 4)).requires_grad_(False)
-    for name, value in attributes.items():
-        setattr(net, name, value)
-    return net
 
 
 def repeated(net: Any, x: torch.Tensor) -> Any:
@@ -41,10 +29,6 @@ def traced(net: Any, x: torch.Tensor) -> Any:
     assert isinstance(found, Trace), found.reason
     net.__dict__["found"], net.__dict__["guard"] = found, guard
     return result
-
-
-def inputs(count: int = 3) -> list[torch.Tensor]:
-    return list(torch.randn(count, 2, 4).unbind())
 
 
 def sets(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -124,17 +108,10 @@ def state(net: Any) -> Any:
     return _pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, own)
 
 
-def alike(mine: Any, theirs: Any) -> None:
-    (mine, tree), (theirs, other) = _pytree.tree_flatten(mine), _pytree.tree_flatten(theirs)
-    assert tree == other
-    for a, b in zip(mine, theirs, strict=True):
-        assert torch.allclose(a, b) if isinstance(b, torch.Tensor) else (a == b and type(a) is type(b))
-
-
 @pytest.mark.parametrize("name", REPEATED)
 def test_what_is_left_behind_is_each_calls_own(name: str) -> None:
     function, attributes = REPEATED[name]
-    net, twin = (module(function, **_pytree.tree_map(lambda leaf: leaf, _copied(attributes))) for _ in range(2))
+    net, twin = (module(function, **_pytree.tree_map(lambda leaf: leaf, copied(attributes))) for _ in range(2))
     first, *others = inputs()
     alike(traced(net, first), twin(first))
     alike(state(net), state(twin))
@@ -142,12 +119,6 @@ def test_what_is_left_behind_is_each_calls_own(name: str) -> None:
         assert net.guard.changed(net) is None, "what it leaves is no change to itself"
         alike(repeated(net, x), twin(x))
         alike(state(net), state(twin))
-
-
-def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
-    import copy
-
-    return copy.deepcopy(attributes)
 
 
 def appends(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -171,15 +142,11 @@ def test_what_is_appended_stays_beside_what_was() -> None:
     assert len(net.maps) == 1 and torch.allclose(net.maps[0], net.lin(xs[1])), "whoever empties it finds the next"
 
 
-def compiled(net: Any) -> Any:
-    return compile(net, CompileConfig(allow_cpu=True))
-
-
 @pytest.mark.parametrize("name", REPEATED)
 def test_a_compiled_call_leaves_what_eager_leaves(name: str) -> None:
     """Compared behind all calls, too: what an early call has left is what it was."""
     function, attributes = REPEATED[name]
-    net, twin = (module(function, **_copied(attributes)) for _ in range(2))
+    net, twin = (module(function, **copied(attributes)) for _ in range(2))
     handle, kept = compiled(net), []
     with torch.no_grad():
         for x in inputs(5):
@@ -235,163 +202,6 @@ def test_what_came_in_the_place_of_what_is_written_to_gets_it(name: str) -> None
             torch.testing.assert_close(kept, net.lin(x))
     net_of_gone = [len(look(SimpleNamespace(**{attribute: old}))) for old in gone]
     assert net_of_gone[1:] == [1] * 4, "and the earlier ones nothing more"
-
-
-def counts(net: Any, x: torch.Tensor) -> torch.Tensor:
-    net.steps += 1
-    return net.lin(x) * net.steps
-
-
-def counts_in_a_dict(net: Any, x: torch.Tensor) -> torch.Tensor:
-    net.table["steps"] = net.table["steps"] + 1
-    return net.lin(x) * net.table["steps"]
-
-
-def keeps_the_last(net: Any, x: torch.Tensor) -> torch.Tensor:
-    y = net.lin(x) if net.last is None else net.lin(x) + net.last
-    net.last = y
-    return y * 1
-
-
-def keeps_the_last_always(net: Any, x: torch.Tensor) -> torch.Tensor:
-    y = net.lin(x) + net.last
-    net.last = y
-    return y * 1
-
-
-def looks_how_many(net: Any, x: torch.Tensor) -> torch.Tensor:
-    net.maps.append(x)
-    return net.lin(x) * len(net.maps)
-
-
-def takes_away(net: Any, x: torch.Tensor) -> torch.Tensor:
-    return net.lin(x) * net.numbers.pop()
-
-
-def takes_an_item_away(net: Any, x: torch.Tensor) -> torch.Tensor:
-    del net.table["a"]
-    net.table["b"] = 1
-    return net.lin(x)
-
-
-def counts_globally(net: Any, x: torch.Tensor) -> torch.Tensor:
-    global STEPS
-    STEPS += 1
-    return net.lin(x) * STEPS
-
-
-STEPS = 0
-
-
-def counts_in_its_class(net: Any, x: torch.Tensor) -> torch.Tensor:
-    Counting.steps += 1
-    return net.lin(x) * Counting.steps
-
-
-class Counting:
-    steps = 0
-
-
-def counting() -> Any:
-    steps = 0
-
-    def step() -> int:
-        nonlocal steps
-        steps += 1
-        return steps
-
-    return step
-
-
-def counts_by_a_function(net: Any, x: torch.Tensor) -> torch.Tensor:
-    return net.lin(x) * net.step()
-
-
-def keeps_an_object(net: Any, x: torch.Tensor) -> torch.Tensor:
-    net.last = SimpleNamespace(x=x)
-    return net.lin(x)
-
-
-def keeps_a_function(net: Any, x: torch.Tensor) -> torch.Tensor:
-    net.last = lambda: x
-    return net.lin(x)
-
-
-#: By what can't be repeated: the forward, what is there before, and the name that the reason has.
-REFUSED: dict[str, tuple[Function, dict[str, Any], str]] = {
-    "a count": (counts, {"steps": 0}, "steps"),
-    "a count in a dict": (counts_in_a_dict, {"table": {"steps": 0}}, "table.steps"),
-    "the last output, where there was none": (keeps_the_last, {"last": None}, "last"),
-    "the last output": (keeps_the_last_always, {"last": torch.zeros(2, 4)}, "last"),
-    "a list's length": (looks_how_many, {"maps": []}, "maps"),
-    "what is taken away": (takes_away, {"numbers": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}, "numbers"),
-    "a global count": (counts_globally, {}, "STEPS"),
-    "a class's count": (counts_in_its_class, {}, "Counting.steps"),
-    "a function's count": (counts_by_a_function, {"step": counting}, "step"),
-    "an object": (keeps_an_object, {"last": None}, "last"),
-    "a function": (keeps_a_function, {"last": None}, "last"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_can_not_be_repeated_is_refused_by_name(name: str) -> None:
-    function, attributes, words = REFUSED[name]
-    net = module(function, **{name: value() if value is counting else value for name, value in _copied(attributes).items()})
-    _, found, _ = guarded(net, inputs()[0])
-    assert isinstance(found, Untraceable) and found.changing
-    assert found.reason.startswith("the call itself changes the module: ") and words in found.reason.split(": ")[1]
-
-
-def test_the_guard_of_such_a_call_does_not_watch_what_the_call_changes() -> None:
-    """Or each call would be traced again, and in vain."""
-
-    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        net.steps += 1
-        return net.lin(x) * net.steps * net.scale
-
-    net = module(forward, steps=0, scale=1.0)
-    x = inputs()[0]
-    _, found, guard = guarded(net, x)
-    assert isinstance(found, Untraceable) and guard.changed(net) is None
-    net(x)
-    assert guard.changed(net) is None
-    net.scale = 2.0
-    assert guard.changed(net) == "scale changed"
-
-
-def fills_a_dict(net: Any, x: torch.Tensor) -> torch.Tensor:
-    if x.shape[-1] not in net.table:
-        net.table[x.shape[-1]] = torch.linspace(0, 1, x.shape[-1])
-    return net.lin(x) * net.table[x.shape[-1]]
-
-
-def fills_an_attribute(net: Any, x: torch.Tensor) -> torch.Tensor:
-    if net.last is None:
-        net.last = torch.linspace(0, 1, x.shape[-1])
-    return net.lin(x) * net.last
-
-
-def fills_a_list(net: Any, x: torch.Tensor) -> torch.Tensor:
-    if not net.maps:
-        net.maps.append(torch.linspace(0, 1, x.shape[-1]))
-    return net.lin(x) * net.maps[0]
-
-
-@pytest.mark.parametrize(("function", "attributes"), [(fills_a_dict, {"table": {}}), (fills_an_attribute, {"last": None}), (fills_a_list, {"maps": []})])
-def test_a_cache_that_is_filled_once_is_traced_at_the_next_call(function: Function, attributes: dict[str, Any]) -> None:
-    net, twin = (module(function, **_copied(attributes)) for _ in range(2))
-    _, found, _ = guarded(net, inputs()[0])
-    assert isinstance(found, Untraceable) and found.changing
-    _, found, guard = guarded(net, inputs()[0])
-    assert isinstance(found, Trace), found.reason
-    assert guard.changed(net) is None
-
-    fresh = module(function, **_copied(attributes))
-    handle = compiled(fresh)
-    with torch.no_grad():
-        for x in inputs(5):
-            alike(handle(x), twin(x))
-    assert handle.engine.report.calls["fused"] >= 2, dict(handle.engine.report.reasons)
 
 
 def test_what_is_left_does_not_lie_where_the_next_call_writes() -> None:

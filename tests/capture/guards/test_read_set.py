@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core import CompileConfig, compile
 from sfast_core.capture import Guard, Trace, Untraceable, stands_for
 from sfast_core.capture.guards import CodeCache, ReadSet, watched
 from sfast_core.capture.guards.attributes import rows_of
-from sfast_core.capture.guards.chains import ATTRIBUTE, Chain
 from sfast_core.capture.guards.origin import Origin
 from tests.models import Forward
 from tests.tracing import guarded
@@ -349,14 +347,6 @@ def test_too_much_is_not_compared() -> None:
     assert isinstance(found, Untraceable) and found.reason == "numbers holds too much to be compared at each call"
 
 
-def test_code_is_looked_at_once() -> None:
-    codes = CodeCache()
-    code = activation.__code__
-    assert codes.of(code) is codes.of(code)
-    equal = code.replace()
-    assert equal == code and codes.of(equal) is not codes.of(code), "by the object: another one may have been freed"
-
-
 def test_a_failing_look_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call goes on as it would have."""
 
@@ -367,36 +357,6 @@ def test_a_failing_look_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     result, found, _ = guarded(Forward(lambda net, x: x + 1), X)
     assert torch.equal(result, X + 1)
     assert isinstance(found, Untraceable) and found.reason == "what it reads can't be found out: ValueError: unheard of"
-
-
-def test_a_chain_in_the_memory_of_one_that_is_gone_is_followed() -> None:
-    """As code's that is read for the first time may be."""
-    net: Any = Forward(lambda net, x: x * net.scale)
-    net.scale = 2.0
-    reads = ReadSet(net, net.forward, CodeCache())
-    one = Chain()
-    there = id(one)
-    reads._see(net, one, None)
-    del one
-    others = [Chain() for _ in range(100)]
-    other = next((chain for chain in others if id(chain) == there), others[0])
-    scale = other.at((ATTRIBUTE, "scale"))
-    assert scale is not None
-    scale.loaded = True
-    reads._see(net, other, None)
-    assert reads.seen[id(net)].found["scale"] == 2.0
-
-
-def test_what_is_known_of_one_models_code_hides_nothing_of_anothers() -> None:
-    """Code that is seen for the first time, also where what is noted of it lies in the memory of what was noted before."""
-    for number in range(8):
-        exec(f"class Net(nn.Module):\n    def forward(self, x):\n        return self.linear(x) * (self.settings.scale + {number})\n", names := {"nn": nn})
-        net = names["Net"]().requires_grad_(False)
-        net.linear, net.settings = nn.Linear(8, 8).requires_grad_(False), types.SimpleNamespace(scale=1.0)
-        handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.ones(2, 8)
-        handle(x), handle(x)
-        net.settings.scale = 3.0
-        assert torch.equal(handle(x), net.linear(x) * (3.0 + number)), f"model {number}"
 
 
 def test_a_file_that_a_host_names_by_its_path_is_said_by_its_last_part() -> None:

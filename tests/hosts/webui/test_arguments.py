@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sfast_core.hosts.webui.arguments import Arguments, parse
+from sfast_core.hosts.webui.arguments import Arguments, given, parse
 from sfast_core.hosts.webui.status import status_line
 from sfast_core.report import ModuleReport, Report
 
@@ -38,6 +39,18 @@ def test_wrong_arguments(values: tuple[Any, ...], words: str) -> None:
     """Named in the message."""
     with pytest.raises(ValueError, match=words):
         parse(values)
+
+
+def test_wrong_arguments_are_answered(caplog: pytest.LogCaptureFixture) -> None:
+    """In a field of the reply, and once in the log: the webui asks several times in a generation."""
+    p = SimpleNamespace(extra_generation_params={})
+    for _ in range(3):
+        assert given(p, ({"enable": True},)) == Arguments()
+    words = "there is no argument 'enable'; there are enabled, cuda_graphs, vae, text_encoder"
+    assert p.extra_generation_params == {"Fast Compile error": words}
+    assert [record.message for record in caplog.records] == [f"Fast Compile: this picture is made as before: {words}"]
+    right = SimpleNamespace(extra_generation_params={})
+    assert given(right, (True,)).enabled and not right.extra_generation_params
 
 
 def test_status_line() -> None:

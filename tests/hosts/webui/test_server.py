@@ -327,15 +327,16 @@ def _both(webui: LiveWebui, body: dict[str, Any], fast: list[Any]) -> dict[str, 
 
 
 def test_arguments(webui: LiveWebui) -> None:
-    """By name too; wrong ones make a picture as before, and the log says what is wrong."""
+    """By name too; wrong ones make a picture as before, and the reply and the log say what is wrong."""
     answer = webui.generate("txt2img", {}, [{"enabled": True, "cuda_graphs": False}])
     assert "Fast Compile CUDA graphs: False" in json.loads(answer["info"])["infotexts"][0]
     unets = (m for m in webui.get("/fast_compile/report")["modules"] if "UNet" in m["name"])  # reForge keeps another checkpoint's too
     (module,) = (m for m in unets if m["settings"]["cuda_graphs"] is False)
     assert module["calls"] == {"traced": 1, "fused": 2}
     before, _ = calls_of(webui)
-    webui.generate("txt2img", {}, [{"enable": True}])
+    answer = webui.generate("txt2img", {}, [{"enable": True}])
     assert calls_of(webui)[0] == before and "there is no argument 'enable'" in webui.log.read_text()
+    assert "there is no argument 'enable'" in json.loads(answer["info"])["extra_generation_params"]["Fast Compile error"]
 
 
 def test_infotext_is_pasted(webui: LiveWebui) -> None:

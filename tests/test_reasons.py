@@ -1,0 +1,150 @@
+"""Every reason for running as before is of a kind, and comes with what the user of that host can do about it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import logging
+import pickle
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.reasons import PAGE, page
+from sfast_core import CompileConfig, compile
+from sfast_core.capture.errors import CaptureError
+from sfast_core.reasons import (
+    CHANGES,
+    COMFY,
+    COMPUTED,
+    FINISHED,
+    HOSTS,
+    IN_A_FILE,
+    KINDS,
+    NO_GPU,
+    NODE_REPLACES,
+    NOT_FUSED,
+    NOT_KEYED,
+    NOT_THERE,
+    NOT_TRACED,
+    PYTHON,
+    RANDOM,
+    READS_OPTION,
+    UNKNOWN_VRAM,
+    WEBUI,
+    Kind,
+    Reason,
+    reason_of,
+    told,
+)
+from sfast_core.report import ModuleReport, Report
+from sfast_core.report_file import report_from
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = "\n".join(path.read_text("utf-8") for path in (ROOT / "sfast_core").rglob("*.py") if path.name != "reasons.py")
+REPORT = "please report it"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.code or "unknown")
+def test_each_is_a_clause(kind: Kind, host: str) -> None:
+    """They stand inside sentences and in cells of a table."""
+    advice = kind.advice(host)
+    assert advice[0].islower() and not advice.endswith(".") and kind.means.endswith(".") and "|" not in kind.row()[2:-2].replace(" | ", "")
+
+
+@pytest.mark.parametrize("code", [code for code in KINDS if code])
+def test_the_code_gives_each(code: str) -> None:
+    tree = ast.parse((ROOT / "sfast_core" / "reasons.py").read_text("utf-8"))
+    made = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args)
+    name = next(node.targets[0].id for node in made if getattr(node.value.args[0], "value", None) == code)  # type: ignore[attr-defined]
+    assert re.search(rf"\b{name}(\(|\.because|\b)", SOURCES)
+
+
+def test_the_documents_have_the_table() -> None:
+    """``python -m benchmarks.reasons`` writes it."""
+    assert page(PAGE.read_text("utf-8")) == PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("reason", "host", "words"),
+    [
+        (NO_GPU(device="cpu"), COMFY, "NVIDIA"),
+        (NODE_REPLACES(attribute="_forward", by="freeu"), COMFY, "take that node out"),
+        (FINISHED(what="FreeU (patches output_block_patch 0) returns something built otherwise"), COMFY, "traced once"),
+        (NOT_THERE(weight="out.weight", where="cpu", device="cuda:0"), COMFY, "free GPU memory"),
+        (NOT_KEYED(place="kwargs['x']", kind="generator"), COMFY, "take out the node that hands"),
+        (NOT_KEYED(place="kwargs['x']", kind="generator"), WEBUI, "turn off the extension"),
+        (NOT_KEYED(place="kwargs['x']", kind="generator"), PYTHON, "pass tensors"),
+        (READS_OPTION(name="'cond_or_uncond'"), COMFY, "if a node brings that in"),
+        (RANDOM(), PYTHON, "where the code is yours"),
+        (NOT_TRACED.because(RANDOM()), COMFY, "if a node brings that in"),
+        (NOT_TRACED.because("something that nobody has thought of"), COMFY, REPORT),
+        (NOT_FUSED.because(reason_of(CaptureError("further away")), error="CaptureError"), PYTHON, REPORT),
+        (IN_A_FILE(kind="Linear"), COMFY, "free GPU memory"),
+        (UNKNOWN_VRAM(), COMFY, "--disable-dynamic-vram"),
+        (COMPUTED(kind="Linear"), COMFY, "LoRAs in it"),
+        (CHANGES(change="X (y) returns something built otherwise: finished by the original forward"), WEBUI, "if an extension"),
+        (told("something that nobody has thought of"), PYTHON, REPORT),
+        (RANDOM(), "a host of somebody's", "where the code is yours"),
+    ],
+)
+def test_a_reason(reason: Reason, host: str, words: str) -> None:
+    assert words in reason.advice(host)
+
+
+def test_without_a_host_there_is_no_node_to_take_out() -> None:
+    assert [kind.code for kind in KINDS.values() if "node" in kind.advice(PYTHON) and "node" not in f"{kind.sentence} {kind.means}"] == []
+
+
+def test_it_is_its_sentence() -> None:
+    """Who reads reports reads text: equal, hashed, kept and copied as such."""
+    reason = NO_GPU(device="cpu")
+    assert reason == "the inputs are on cpu, which isn't a CUDA device" and f"{reason}" == str(reason)
+    assert Counter([reason])["the inputs are on cpu, which isn't a CUDA device"] == 1
+    for other in (copy.deepcopy(reason), pickle.loads(pickle.dumps(reason)), reason.also("in other words")):
+        assert isinstance(other, Reason) and other.code == "no-gpu"
+
+
+def test_an_error_has_its_reason() -> None:
+    assert reason_of(CaptureError(RANDOM())).code == "random"
+    assert reason_of(CaptureError("in words")) == "in words" and reason_of(CaptureError("in words")).code == ""
+    assert reason_of(ValueError()) == ""
+
+
+def test_the_report_and_the_log_say_it(caplog: pytest.LogCaptureFixture) -> None:
+    handle = compile(torch.nn.Linear(4, 4), CompileConfig(allow_cpu=False))
+    with caplog.at_level(logging.INFO, "fast_compile"), torch.no_grad():
+        handle(torch.randn(2, 4))
+    words = NO_GPU(device="cpu").advice(PYTHON)
+    assert words in handle.report().text() and sum(words in record.message for record in caplog.records) == len(caplog.records) == 1
+    assert "what you can do" not in ModuleReport("a model").text()
+
+
+def test_a_saved_report_keeps_them() -> None:
+    """With a code that is known; of another version's it says what that said."""
+    report = ModuleReport("a model", reasons=Counter([RANDOM(), told("in words")]), host=COMFY)
+    data = Report([report], {}).as_dict()
+    assert report_from(data).text() == Report([report], {}).text() and "if a node brings" in report.text()
+    data["modules"][0]["codes"] = {"it draws random numbers": "another version's"}
+    assert "what you can do" not in report_from(data).text()
+
+
+def test_a_recording_is_given_up_with_a_reason_of_a_kind() -> None:
+    class Draws(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand_like(x)
+
+    class Reads(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum().item() > 0 else x
+
+    for module, code in ((Draws(), "random"), (Reads(), "reads-value")):
+        handle = compile(module, CompileConfig(allow_cpu=True))
+        with torch.no_grad():
+            handle(torch.ones(4)), handle(torch.ones(4))
+        (reason,) = handle.engine.report.reasons
+        assert reason.startswith("it can't be traced: ") and isinstance(reason, Reason) and reason.code == code
