@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..reasons import NOT_UNDERSTOOD, READS_VALUE, reason_of
+from ..reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE, reason_of
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
@@ -353,7 +353,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         before = not inputs and ((node := self._nodes.get(tensor)) is None or node.op == "placeholder")
         if name in HIDDEN:
             if inputs or (name == "_version" and before):
-                self.refuse(f"{name} asks for what an input, or a weight, isn't alike in at each call")
+                self.refuse(UNLIKE(name=name))
                 self.at_work, self.ended_in = [], None  # live code would be told a copy's
         elif place is not None:
             self._expect(place, name, tensor)
