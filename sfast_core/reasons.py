@@ -263,6 +263,15 @@ NOT_COMPARED = _kind(
     "not-compared", "{origin} is a {kind}, whose state can't be compared",
     "Code within the model goes on with something at each call, such as an iterator or a file.", _WHOSE,
 )
+OUTSIDE = _kind(
+    "outside", "{origin} {asks}", "Code within the model reads what is outside of it and may be another at each call, such as a file or the clock.", _WHOSE
+)
+UNLIKE = _kind(
+    "unlike", "{name} asks for what an input, or a weight, isn't alike in at each call", "The model reads a tensor's version, address or storage.", _REPORT
+)
+OVERLAPPING = _kind(
+    "overlapping", "{name} writes to one of two tensors that lie in one memory", "Code of others inside the model changes what it is handed twice.", _WHOSE
+)
 TOO_MUCH = _kind(
     "too-much", "{origin} holds too much to be compared at each call",
     "Code within the model reads a list or a table so long that comparing it takes longer than it saves.", _WHOSE,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import NOT_COMPARED, TOO_MUCH
+from ...reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import FOR_THEMSELVES, LOOKING, LOOKS, OF_CLASSES, TOLD, Question, answer_to, asked_by, name_of, of_file, subclasses_of_all
 from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
@@ -75,6 +75,9 @@ class SeenValues(SeenObjects):
         raise NotImplementedError
 
     def _see(self, value: Any, chain: Chain, origin: Origin | None) -> None:
+        kind = self._kinds.get(type(value))
+        if kind is Kind.MODULE and not chain.identity and not chain.every_item:  # as most are
+            return self._object(value, kind, chain, origin)
         value = itself(value)
         if chain.identity:
             self.exact.add(id(value))
@@ -85,7 +88,7 @@ class SeenValues(SeenObjects):
             self._given_attributes(value, chain, origin)
         if kind in PLAIN:
             if chain.below and isinstance(value, PurePath) and any(name in LOOKING for _, name in chain.below):
-                self.refuse(f"{origin} {LOOKS}")
+                self.refuse(OUTSIDE(origin=origin, asks=LOOKS))
             return
         if kind in _CALLED and id(value) not in self._called and self._asked_by(value, origin):
             self._called.add(id(value))
@@ -108,7 +111,7 @@ class SeenValues(SeenObjects):
                 self._see(part, USED, origin)
         elif kind is Kind.CACHED:
             if (ATTRIBUTE, "cache_info") in chain.below:
-                self.refuse(f"{origin} is asked how often it was called")
+                self.refuse(OUTSIDE(origin=origin, asks="is asked how often it was called"))
             self._cache(value, origin)
         elif kind is Kind.CLASS:
             self._classes_seen.add(value)
@@ -153,7 +156,7 @@ class SeenValues(SeenObjects):
             if self.readers.frame is not None and is_installed(self.readers.frame.f_code.co_filename) and found in FOR_THEMSELVES:
                 return False
             if not self._lenient:
-                self.refuse(f"{origin} {found}")
+                self.refuse(OUTSIDE(origin=origin, asks=found))
         elif found is not None:
             self._ask(found, origin)
         return True
