@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,17 +49,39 @@ UNETS: dict[str, dict[str, Any]] = {
 _LORA_LAYERS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "proj_in", "in_layers.2", "emb_layers.1")
 
 
-def _unet(name: str) -> torch.nn.Module:
+def shapes_of(make: Callable[[], torch.nn.Module]) -> dict[str, torch.Tensor]:
+    """The state dict of what ``make`` builds on the meta device. Under dynamic VRAM layers have no weights before their checkpoint comes."""
+    with _as_without_dynamic_vram():
+        return make().state_dict()
+
+
+@contextmanager
+def _as_without_dynamic_vram() -> Iterator[None]:
+    import comfy
+
+    management = getattr(comfy, "memory_management", None)
+    enabled = getattr(management, "aimdo_enabled", False)
+    if not enabled:
+        yield
+        return
+    management.aimdo_enabled = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        management.aimdo_enabled = enabled  # type: ignore[union-attr]
+
+
+def _unet(name: str) -> dict[str, torch.Tensor]:
+    """Its state dict on the meta device."""
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
-    model: torch.nn.Module = UNetModel(**_SHARED, **UNETS[name], device="meta", operations=comfy.ops.disable_weight_init)
-    return model
+    return shapes_of(lambda: UNetModel(**_SHARED, **UNETS[name], device="meta", operations=comfy.ops.disable_weight_init))
 
 
 def checkpoint(name: str, device: torch.device) -> dict[str, torch.Tensor]:
     """A state dict that ComfyUI recognises, drawn on ``device``."""
-    return {f"model.diffusion_model.{key}": value for key, value in random_weights(_unet(name).state_dict(), device, 0).items()}
+    return {f"model.diffusion_model.{key}": value for key, value in random_weights(_unet(name), device, 0).items()}
 
 
 def conditioning(name: str, seed: int, tokens: int = 77, **options: Any) -> list[Any]:
@@ -72,7 +96,7 @@ def lora(name: str, seed: int, device: torch.device, rank: int = 8) -> dict[str,
     """A LoRA on attention, feed-forward and convolution layers, strong enough to be seen: at strength 1 it adds a third of a weight's norm."""
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[str, torch.Tensor] = {}
-    for key, weight in _unet(name).state_dict().items():
+    for key, weight in _unet(name).items():
         layer = key.removesuffix(".weight")
         if key != layer and layer.endswith(_LORA_LAYERS):
             rows, columns = weight.shape[0], math.prod(weight.shape[1:])
@@ -93,5 +117,5 @@ def control_net(name: str, device: torch.device) -> Any:
     import comfy.ops
 
     sizes = {key: value for key, value in {**_SHARED, **UNETS[name]}.items() if key not in ("out_channels", "transformer_depth_output")}
-    model = comfy.cldm.cldm.ControlNet(**sizes, hint_channels=3, device="meta", operations=comfy.ops.disable_weight_init)
-    return comfy.controlnet.load_controlnet_state_dict(random_weights(model.state_dict(), device, 7))
+    shapes = shapes_of(lambda: comfy.cldm.cldm.ControlNet(**sizes, hint_channels=3, device="meta", operations=comfy.ops.disable_weight_init))
+    return comfy.controlnet.load_controlnet_state_dict(random_weights(shapes, device, 7))

@@ -41,9 +41,10 @@ from .on_device import OnDevice
 from .reasons import FAILED, NOT_FUSED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of
 from .report import ModuleReport, SignatureReport
 from .reporter import Reporter
+from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
-from .runtime.store import Store, WeightStore
+from .runtime.store import WeightStore
 from .segmented import SegmentedProgram, Unfinished
 from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere

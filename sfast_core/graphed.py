@@ -13,11 +13,12 @@ from .config import CompileConfig
 from .proof import distance_to_eager
 from .report import SignatureReport
 from .reporter import Reporter
+from .runtime.any_store import Store
 from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs, Kept
 from .runtime.program import Program
-from .runtime.store import Store
-from .weights import Bound, WeightsChanged
+from .streams import Streams
+from .weights import Arriving, Bound, WeightsChanged
 
 
 class _Kind(NamedTuple):
@@ -31,7 +32,7 @@ class _Kind(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}/{list(self.strides)}"
 
 
-def kind_of_weight(weight: torch.Tensor) -> _Kind:
+def kind_of_weight(weight: torch.Tensor | Arriving) -> _Kind:
     strides = tuple(stride for stride, size in zip(weight.stride(), weight.shape, strict=True) if size != 1)
     return _Kind(weight.shape, weight.dtype, strides)
 
@@ -71,6 +72,7 @@ class GraphedProgram:
         self._kinds: list[_Kind] = []  # of the weights
         self._bound: Bound | None = None  # where the graph reads them
         self._captured: Kept | None = None
+        self._streams = Streams(program, store, device, graphs, report)
         self._capture_failed = False
         self._out_of_memory = Backoff()
 
@@ -87,10 +89,10 @@ class GraphedProgram:
             CaptureError: the results differ by more than that.
         """
         inputs, expected = self._outputs.recorded(inputs, result)
-        weights = self._store.tensors(self.program.weights, self._device)
+        weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._kinds = list(map(kind_of_weight, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
-        results = self.program(inputs, weights)
+        results = self._streams.compute(inputs, weights, None)
         self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
         return self._outputs.build(self.program.deliver(results))
 
@@ -112,11 +114,13 @@ class GraphedProgram:
         """
         self._check(inputs)
         self._report.calls += 1
-        if replayed is None or self._bound is None or not self._bound.current():
+        weights: list[torch.Tensor | Arriving] = []
+        if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same():
             replayed = None
             if self._captured is None or not self._still_good(self._captured):
-                if self._wants_graph(config):
-                    self._capture(inputs, config.graph_budget_bytes)
+                weights = self._weights()
+                if self._wants_graph(config) and self._streams.why_not_captured(weights) is None:
+                    self._capture(inputs, weights, config)
                 else:
                     self.release()
         calls = self._reporter.report.calls
@@ -124,7 +128,7 @@ class GraphedProgram:
             results = self.replay(inputs) if replayed is None else replayed
             calls["replayed"] += 1
         else:
-            results = self.program.deliver(self.program(inputs, self._weights()))
+            results = self.program.deliver(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
         self._outputs.repeat(results, inputs)
         return self._outputs.build(results)
@@ -132,11 +136,11 @@ class GraphedProgram:
     @property
     def captured(self) -> bool:
         """Whether there is a graph."""
-        return self._captured is not None and self._captured.alive
+        return self._captured is not None and self._captured.alive and self._streams.ready()
 
     def readable(self) -> bool:
         """Whether the graph reads no memory of others."""
-        return self._bound is not None and self._bound.readable()
+        return self._bound is not None and self._bound.readable() and self._streams.readable()
 
     def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What the graph makes of ``inputs``. It has to be :attr:`captured` and :meth:`readable`; whether the weights that it reads are the module's is :meth:`run`'s to ask."""
@@ -148,6 +152,7 @@ class GraphedProgram:
         if self._captured is not None and self.graphs is not None:
             self.graphs.release(self._captured)
         self._captured = self._bound = None
+        self._streams.release()
         self._report.graph_bytes = 0
 
     def release_evicted(self) -> None:
@@ -168,10 +173,10 @@ class GraphedProgram:
             raise GradientsRecorded
         writes.check(inputs, weights)
 
-    def _weights(self) -> list[torch.Tensor]:
-        """The weights, laid out for the program and of the kinds that it was made for."""
+    def _weights(self) -> list[torch.Tensor | Arriving]:
+        """The weights, laid out for the program and of the kinds that it was made for, or to be brought so."""
         try:
-            weights = self._store.tensors(self.program.weights, self._device)
+            weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
         report = self._reporter.report
@@ -194,25 +199,25 @@ class GraphedProgram:
     def _still_good(self, captured: Kept) -> bool:
         """Whether the graph is there and each weight lies where the graph reads it."""
         assert self._bound is not None
-        if not captured.alive:
+        if not captured.alive or not self._streams.ready():
             return False
-        if self._bound.valid():
+        if self._bound.valid() and self._streams.readable() and self._streams.same():
             return True
-        bound = self._store.bind(self.program.weights, self._weights())  # lays replaced weights out anew
-        same = bound.pointers == self._bound.pointers
+        weights = self._weights()  # lays replaced weights out anew
+        bound = self._store.bind(self.program.weights, weights)
+        same = bound.pointers == self._bound.pointers and self._streams.still(weights)
         self._bound = bound
         return same
 
-    def _capture(self, inputs: list[torch.Tensor], budget_bytes: int | None) -> None:
+    def _capture(self, inputs: list[torch.Tensor], weights: list[torch.Tensor | Arriving], config: CompileConfig) -> None:
         """Capture a graph, in the place of one that reads weights where they no longer are."""
         assert self.graphs is not None
         self._reporter.announce("capturing")
         program, start = self.program, time.perf_counter()
-        weights = self._weights()
         bound = self._store.bind(program.weights, weights)
         try:
-            run = lambda static: program(static, weights)  # noqa: E731
-            self._captured = self.graphs.capture(inputs, run, budget_bytes, owner=self, instead_of=self._captured)
+            run = self._streams.prepared(inputs, weights, config.stream_budget_bytes)
+            self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured)
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
             self.release()
             self._out_of_memory.failed("capture", str(error))

@@ -14,7 +14,9 @@ from torch.fx import Graph, Node
 
 from .capture import Trace
 from .capture.calls import function_name
-from .capture.nodes import take_apart
+from .capture.functional import cast_like
+from .capture.leaf import Leaf
+from .capture.nodes import is_live, take_apart
 from .choices import Choices
 from .config import CompileConfig
 from .cutting import callbacks_of, cut_up
@@ -22,13 +24,14 @@ from .numerics import Numerics
 from .ops import all_ops
 from .report import SignatureReport
 from .rewrite import Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
+from .runtime.any_store import Store
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
 from .runtime.segments import is_cut
-from .runtime.store import Store
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
 from .target import Target, probed
+from .weights import Arrival
 
 
 @functools.cache
@@ -64,7 +67,7 @@ def lower(
     target = replace(probed(device), numerics=numerics)
     disabled, refused = known_patterns(config.disabled_impls, ops), dict[str, dict[str, str]]()
     available = has_impl(ops, target, disabled, refused)
-    may_pack = store.may_pack if config.adopt_weights else None
+    may_pack = functools.partial(store.may_pack, device=device) if config.adopt_weights else None
     rewritten = [rewrite(each, may_pack, config.disabled_passes, available) for each in graphs]
     choose = None
     if backend is not None:
@@ -81,6 +84,7 @@ def lower(
         layouts=layouts,
         capturable="there is no CUDA device" if backend is None else next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
         kept=trace.kept,
+        arrivals=tuple(_arrival(node, device) for node in weights),
         body=body,
     )
     if body is not None:
@@ -89,6 +93,19 @@ def lower(
         take_apart(each)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
     return program
+
+
+def _arrival(weight: Node, device: torch.device) -> Arrival:
+    """What is to be known of a weight should it have to be brought, by who reads it."""
+    if weight.meta["device"] != device:
+        return Arrival(f"it was read on {weight.meta['device']}")
+    if layers := [user.name for user in weight.users if isinstance(user.target, Leaf) and not is_cut(user)]:
+        return Arrival(f"{layers[0]} runs as it is")
+    if any(is_live(user) for user in weight.users):
+        return Arrival("it is handed to code of others")
+    casts = {user.args[1] if user.target is cast_like and not user.kwargs else None for user in weight.users}
+    (dtype,) = casts if len(casts) == 1 else (None,)
+    return Arrival(dtype=dtype)  # type: ignore[arg-type]
 
 
 def _uncut(*_: object) -> list[torch.Tensor]:

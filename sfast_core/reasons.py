@@ -296,22 +296,28 @@ FAILED = _kind("failed", "the fused forward failed: {error}", "A kernel failed."
 OUT_OF_MEMORY = _kind("out-of-memory", "out of memory", "Every graph was released first, and it was still too little.", _ROOM)
 NOT_THERE = _kind(
     "not-there", "the weight {weight} is on {where}, not on {device}",
-    "A weight is not where the model runs: the host has moved a part of the model away.", _MAKE_ROOM,
+    "A weight is not where the model runs, and can't be streamed here: the host has moved a part of the model away.", _MAKE_ROOM,
 )
+PARTLY_AWAY = _kind("partly-away", "{why}, and a part of it is not on {device}", "Likewise.", _MAKE_ROOM)
 BESIDE = _kind(
     "beside", "the model is running without Fast Compile too, at this very moment", "Another thread uses its weights as they lay before.", _NOTHING
 )
 COMPUTED = _kind(
     "computed", "its layers compute their weights at each call (a {kind} does)",
-    "A LoRA on a model that is only partly on the GPU or quantised, or weights that a node wraps.",
+    "A LoRA on a quantised model, or weights that a node wraps.",
     _COMPUTES,
 )
+WHICH_DTYPE = _kind("which-dtype", "the weight {weight} is computed at each use, and in which dtype can't be said", "Likewise.", _COMPUTES)
 COMPUTES = _kind("computes", "a {kind} computes its weight at each call", "Likewise.", _COMPUTES)
 NOT_UNDERSTOOD = _kind(
     "not-understood", "the weight {name} of a {kind} is not understood", "A format of weights that isn't known.",
     f"take the file in another format (float16, bfloat16, fp8), or {_REPORT}",
 )
-MAIN_MEMORY = _kind("main-memory", "dynamic VRAM keeps a part of the model in main memory", "The whole model doesn't fit beside what else there is.", _ROOM)
+IN_A_FILE = _kind("in-a-file", "dynamic VRAM keeps a {kind} in a file", "The whole model doesn't fit, and a part of it isn't in main memory either.", _ROOM)
+ANOTHER_DTYPE = _kind(
+    "another-dtype", "the weight {weight} is {dtype} in main memory, and {wanted} where dynamic VRAM brings it",
+    "The whole model doesn't fit, and ComfyUI casts the rest on the way.", _ROOM,
+)
 PAGES_MOVED = _kind("pages-moved", "dynamic VRAM moved pages while they were filled", "Memory was short for a moment.", _ROOM)
 NOT_PAGED = _kind("not-paged", "the weight {weight} isn't in dynamic VRAM's range", "ComfyUI hasn't loaded it yet.", "nothing: it is tried again")
 UNKNOWN_VRAM = _kind(

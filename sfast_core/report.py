@@ -48,6 +48,8 @@ class SignatureReport:
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
     live_s: float = 0.0  #: what that took of the host's thread
     segmented_s: float = 0.0  #: what these calls took of it in all
+    streamed_bytes: int = 0  #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
+    ring_bytes: int = 0  #: the device memory through which they come
     eager_because: str | None = None
     not_captured_because: str | None = None
 
@@ -59,6 +61,13 @@ class SignatureReport:
                 found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
         return found
 
+
+    def stream_lines(self) -> list[str]:
+        """What is brought to the device at each call; nothing where all weights are there."""
+        if not self.streamed_bytes:
+            return []
+        through = f" through {_megabytes(self.ring_bytes)} of its memory" if self.ring_bytes else ", one by one"
+        return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}"]
 
     def live_lines(self) -> list[str]:
         """What ran live between segments, and its share of the time; nothing where there is none."""
@@ -176,7 +185,7 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
         "    impls: "
         + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
     )
-    lines += signature.live_lines()
+    lines += [*signature.live_lines(), *signature.stream_lines()]
     if idle := [name for name, count in signature.passes.items() if not count]:
         lines.append("    found nothing to do: " + ", ".join(idle))
     lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]

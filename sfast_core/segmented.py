@@ -15,8 +15,8 @@ from .graphed import GraphedProgram, kind_of_weight
 from .proof import distance_to_eager
 from .reasons import FINISHED, reason_of
 from .runtime.captured_segments import CapturedSegments, Evicted
-from .runtime.segments import Body, Live, interpret, run_live
-from .weights import WeightsChanged, WeightsElsewhere
+from .runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
+from .weights import Arriving, WeightsChanged, WeightsElsewhere
 
 
 class Unfinished(Exception):
@@ -54,10 +54,11 @@ class SegmentedProgram(GraphedProgram):
         """
         around, self._first = self._first, Surroundings()  # of that call alone
         inputs, expected = self._outputs.recorded(inputs, result)
-        weights = self._store.tensors(self.program.weights, self._device)
+        weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._kinds = list(map(kind_of_weight, weights))
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
-        comparison = _Comparison([*weights, *self.program.constants])
+        kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
+        comparison = _Comparison(kept, stretch)
         try:
             results = comparison.run(self._body, inputs)
             got, theirs = [*results, *comparison.got], [*expected, *comparison.expected]
@@ -69,7 +70,7 @@ class SegmentedProgram(GraphedProgram):
         if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
             around.settle = lambda: self._store.lay_again(self._device)
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
-                results = interpret(self._body, inputs, [*weights, *self.program.constants], around)
+                results = interpret(self._body, inputs, kept, around, stretch=stretch)
             around.close()
         return self._outputs.build(self.program.deliver(results))
 
@@ -78,10 +79,13 @@ class SegmentedProgram(GraphedProgram):
         assert self.program.body is not None
         return self.program.body
 
+    def _kept(self, weights: list[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
+        return [*(None if isinstance(weight, Arriving) else weight for weight in weights), *self.program.constants]
+
     @property
     def captured(self) -> bool:
         """Whether there are graphs that nobody is running: live code may call the module itself."""
-        return self._segments is not None and self._segments.alive and not self._segments.busy
+        return self._segments is not None and self._segments.alive and not self._segments.busy and self._streams.ready()
 
     def run(
         self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
@@ -96,9 +100,9 @@ class SegmentedProgram(GraphedProgram):
         around.settle = lambda: self._store.lay_again(self._device)
         self._report.calls += 1
         capture = False
-        ahead = replayed is not None and self._bound is not None and self._bound.current()
+        ahead = replayed is not None and self._bound is not None and self._bound.current() and self._streams.same()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
-            capture = self._wants_graph(config) and not self._capturing
+            capture = self._wants_graph(config) and not self._capturing and self._streams.why_not_captured(self._weights()) is None
             if not capture:
                 self.release()
         start = time.perf_counter()
@@ -123,7 +127,7 @@ class SegmentedProgram(GraphedProgram):
     def _run(self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool) -> list[torch.Tensor]:
         calls, deliver = self._reporter.report.calls, self.program.deliver
         if capture:
-            results = self._capture_segments(inputs, around, config.graph_budget_bytes)
+            results = self._capture_segments(inputs, around, config)
             calls["replayed"] += 1
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
@@ -131,8 +135,9 @@ class SegmentedProgram(GraphedProgram):
             calls["replayed"] += 1
         else:
             weights = self._weights()
+            stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
             with torch.no_grad(), autocast_off():
-                results = deliver(interpret(self._body, inputs, [*weights, *self.program.constants], around))
+                results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
             calls["fused"] += 1
         return results
 
@@ -152,21 +157,22 @@ class SegmentedProgram(GraphedProgram):
     def _still_good_segments(self, segments: CapturedSegments) -> bool:
         return self._bound is not None and self._still_good(segments)
 
-    def _capture_segments(self, inputs: list[torch.Tensor], around: Surroundings, budget_bytes: int | None) -> list[torch.Tensor]:
+    def _capture_segments(self, inputs: list[torch.Tensor], around: Surroundings, config: CompileConfig) -> list[torch.Tensor]:
         graphs = self.graphs
         assert graphs is not None
         self._reporter.announce("capturing")
         program, start = self.program, time.perf_counter()
         weights = self._weights()
         bound = self._store.bind(program.weights, weights)
-        segments = CapturedSegments(self._body, [*weights, *program.constants], graphs)
+        stretch = self._streams.prepared_stretches(weights, config.stream_budget_bytes) or run_stretch
+        segments = CapturedSegments(self._body, self._kept(weights), graphs, stretch)
 
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
             return segments, program.deliver(segments.capture(inputs, around))
 
         self._capturing = True
         try:
-            _, results = graphs.adopt(make, budget_bytes, self, self._captured)
+            _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
         except BaseException as error:
             if self._captured is not None:
                 self.release()
@@ -197,19 +203,19 @@ class SegmentedProgram(GraphedProgram):
 class _Comparison:
     """What live code would be handed, beside what it was handed in the recorded call; it isn't run."""
 
-    def __init__(self, kept: list[torch.Tensor]) -> None:
+    def __init__(self, kept: list[torch.Tensor | None], stretch: RunStretch) -> None:
         self.got: list[torch.Tensor] = []
         self.expected: list[torch.Tensor] = []
-        self._kept = kept
+        self._kept, self._stretch = kept, stretch
 
     def run(self, body: Body, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad(), autocast_off():
-            return interpret(body, arguments, self._kept, Surroundings(), self._live)
+            return interpret(body, arguments, self._kept, Surroundings(), self._live, self._stretch)
 
     def _live(self, part: Live, values: list[Any]) -> None:
         call = part.call
         if call is None:
-            return run_live(part, values, self._kept, Surroundings())
+            return run_live(part, values, self._kept, Surroundings(), self._stretch)
         for place, expected in zip(part.handed, call.handed, strict=True):
             if expected is not None:
                 self._compare(values[place], expected)

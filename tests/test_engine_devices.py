@@ -59,6 +59,12 @@ class Store(WeightStore):
     def tensors(self, sources: Any, device: torch.device) -> list[torch.Tensor]:
         return super().tensors(sources, CPU)
 
+    def resolve(self, sources: Any, device: torch.device, arrivals: Any) -> Any:
+        return super().resolve(sources, CPU, arrivals)
+
+    def may_pack(self, weight: Any, device: torch.device | None = None) -> bool:
+        return super().may_pack(weight)
+
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:

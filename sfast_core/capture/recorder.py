@@ -55,6 +55,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
+        self.left_to_host: frozenset[str] = frozenset()  # attributes that say no more than how the host brings weights, of layers whose class has one
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ---------------------------------------------------------------------------------
@@ -86,7 +87,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
     def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
 
-        ``layout`` says where it lies, where the module itself keeps its weight elsewhere.
+        ``layout`` says where it lies, where the module itself keeps its weight elsewhere. Where it is in main memory and ``tensor`` on a device, it
+        was brought there: so it is at each call.
         """
         if self.failure or tensor in self._nodes or (layout is None and self._table.find(tensor) is not None):
             return
@@ -101,11 +103,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 ref = replace(ref, part=part)
             if ref is None or stored is None or stored.shape != tensor.shape or is_plain(stored) != is_plain(tensor):
                 return self.refuse(NOT_UNDERSTOOD(name=name, kind=type(module).__name__))
-            if stored.device != tensor.device:
+            if stored.device != tensor.device and stored.device.type != "cpu":
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
             if not is_plain(stored):
                 return self._bind_parts(tensor, ref, stored)
             node = self._weight(ref, stored)
+            node.meta["device"] = tensor.device
             if stored.dtype != tensor.dtype:
                 node = call_method(self.graph, "to", (node, tensor.dtype))
             self._bind(tensor, node)
@@ -116,7 +119,9 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             return self.refuse(f"the weight {ref} is computed as a {type(tensor).__name__} of another kind")
         for (where, mine), (_, theirs) in zip(parts_of(tensor), parts_of(stored), strict=True):
             if mine not in self._nodes:
-                self._bind(mine, self._weight(replace(ref, part=Part(stored, where)), theirs))
+                node = self._weight(replace(ref, part=Part(stored, where)), theirs)
+                node.meta["device"] = mine.device
+                self._bind(mine, node)
 
     def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
         """``make(array)``, which is ``torch.from_numpy`` of an array."""

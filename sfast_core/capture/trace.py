@@ -246,7 +246,13 @@ def _traced(
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
-    guard = Guard(reads, bound, externals.fixed | effects.targets)
+    contents: set[tuple[int, None]] = set()  # of these lists
+    if names := recorder.left_to_host:
+        for layer in root_modules(reads):
+            if any(hasattr(type(layer), name) for name in names):
+                bound |= {(id(layer.__dict__), name): layer.__dict__ for name in names}
+                contents |= {(id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)}
+    guard = Guard(reads, bound, externals.fixed | effects.targets, contents)
     if graph is None:
         inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()
         return Untraceable(told(recorder.failure or ""), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard

@@ -1,4 +1,4 @@
-"""A stream's capture as the CUDA driver sees it: whether it was invalidated, which PyTorch doesn't tell, and a way out of it."""
+"""What only the CUDA driver does: it tells whether a stream's capture was invalidated, ends such a one, and copies behind PyTorch's back."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def _library() -> ctypes.CDLL | None:
         library.cuStreamBeginCapture_v2.argtypes = [handle, ctypes.c_int]
         library.cuStreamEndCapture.argtypes = [handle, out]
         library.cuGraphDestroy.argtypes = [handle]
+        library.cuMemcpyAsync.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, handle]
     except (OSError, AttributeError):
         return None
     return library
@@ -55,3 +56,20 @@ def drop_capture(stream: int) -> None:
     library.cuStreamEndCapture(stream, ctypes.byref(graph))  # an error where it was invalidated, and it is over all the same
     if graph.value:
         library.cuGraphDestroy(graph)
+
+
+def can_copy() -> bool:
+    """Whether :func:`copy_async` is there."""
+    return _library() is not None
+
+
+def copy_async(to: int, source: int, size: int, stream: int) -> None:
+    """Copy between two addresses on ``stream`` (its handle): a node of its graph while it is captured. Neither may go before that is done.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    library = _library()
+    status = -1 if library is None else library.cuMemcpyAsync(to, source, size, stream)
+    if status != 0:
+        raise RuntimeError(f"copying {size} bytes to the device failed: CUDA's error {status}")

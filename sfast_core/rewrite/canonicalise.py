@@ -203,8 +203,9 @@ _sdpa_positional = _positional(sdpa, "query key value attn_mask dropout_p is_cau
 
 
 def _sdpa(node: Node) -> Node | None:
-    """diffusers says ``enable_gqa=False``, which is the default."""
-    if node.kwargs.get("enable_gqa") is False:
+    """Whether keys have fewer heads than queries is seen by their shapes. diffusers says ``enable_gqa=False``, which is the default."""
+    grouped, query = node.kwargs.get("enable_gqa"), node.args[0] if node.args else None
+    if grouped is False or (grouped is True and isinstance(query, Node) and value(query).dim() == 4):
         node.kwargs = {name: arg for name, arg in node.kwargs.items() if name != "enable_gqa"}
     return _sdpa_positional(node)
 

@@ -54,6 +54,8 @@ def _fuse_rotations(graph: Graph, has_impl: HasImpl) -> Iterator[bool]:
 
 def _streams(rotation: Rotation) -> list[_Stream]:
     """What is rotated, with the norm in front of it: one stream of tokens, or two that are joined."""
+    if rotation.norm is not None:
+        return [_Stream(rotation.x, *rotation.norm)]
     if len(rotation.x.users) > rotation.readers:
         return [_Stream(rotation.x)]
     if norm := _norm(rotation.x) or _norm_of_all_heads(rotation):

@@ -29,8 +29,9 @@ def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
 
 
 def sdpa(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
-    """``F.scaled_dot_product_attention`` with all its arguments positional."""
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
+    """``F.scaled_dot_product_attention`` with all its arguments positional. Of keys with fewer heads each is several queries'; one alone is broadcast anyway."""
+    grouped = {"enable_gqa": True} if query.dim() == 4 and 1 < key.shape[1] < query.shape[1] else {}
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale, **grouped)
 
 
 def from_input(x: Node) -> bool:

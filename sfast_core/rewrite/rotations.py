@@ -21,6 +21,8 @@ from .graph import calls, calls_of, insert, joins_along_last, named, results_of,
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
 #: comfy-kitchen's, of queries and keys, of one of them; matrices last. True: of pairs half a head apart.
 _OPERATORS = {"apply_rope": False, "apply_rope1": False, "apply_rope_split_half": True, "apply_rope_split_half1": True}
+#: Those that norm each head first: behind the matrices the weights, eps and, of some, how much of a head is rotated, 0 for all of it.
+_NORMING = {"rms_rope": False, "rms_rope1": False, "rms_rope_split_half": True, "rms_rope_split_half1": True}
 
 
 class Rotation(NamedTuple):
@@ -33,6 +35,7 @@ class Rotation(NamedTuple):
     readers: int = 1  #: how many of its nodes read x
     is_kernel: bool = False  #: it is one pass already
     halves: bool = False  #: pairs are of an element of the first half and one of the second
+    norm: tuple[Node, float] | None = None  #: weight and eps of the RMSNorm that its operator begins with
     form: str = "matrices"  #: what the factors are: "matrices", "columns" of them, "cosines" and sines of each element or of each "pair", "complex"
 
     @property
@@ -73,7 +76,7 @@ def _stacked(before: Node, *parts: Node, twice: bool = False) -> Node:
 
 def rotations(graph: Graph) -> list[Rotation]:
     """All that are in ``graph``, in order."""
-    found = [*_by_operator(graph), *_by_columns(graph), *_by_cosines(graph), *_by_complex(graph), *_by_pairs(graph)]
+    found = [*_by_operator(graph), *_by_norming_operator(graph), *_by_columns(graph), *_by_cosines(graph), *_by_complex(graph), *_by_pairs(graph)]
     return sorted(found, key=lambda rotation: rotation.last)
 
 
@@ -95,6 +98,22 @@ def _by_operator(graph: Graph) -> Iterator[Rotation]:
         for index, last in results.items():
             if heads := _heads(tensors[index], matrices, 2):
                 yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True, halves=known[node.target])  # type: ignore[index]
+
+
+def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
+    """Such an operator on [B, L, H, D] is slower than what norms and rotates here: 136 us and 49 for queries and keys of [1, 4352, 30, 128] (H100)."""
+    known = {operator: (name, halves) for name, halves in _NORMING.items() for operator in operators(name)}
+    for node in calls_of(graph, *known):
+        name, halves = known[node.target]  # type: ignore[index]
+        count = 1 if name.endswith("1") else 2
+        tensors, matrices, (*weights, eps) = node.args[:count], node.args[count], node.args[count + 1 : 2 * count + 2] or (None,)
+        if node.kwargs or any(node.args[2 * count + 2 :]) or len(weights) != count or not all(isinstance(weight, Node) for weight in (*weights[:1], matrices)):
+            continue
+        results = {0: node} if count == 1 else {user.args[1]: user for user in node.users if calls(user, element)}
+        for index, last in results.items():
+            if heads := _heads(tensors[index], matrices, 2):
+                norm: Any = (weights[index] if weights[index] is not None else weights[0], eps)
+                yield Rotation(last, tensors[index], heads, (matrices,), halves=halves, norm=norm)  # type: ignore[arg-type]
 
 
 def _by_columns(graph: Graph) -> Iterator[Rotation]:

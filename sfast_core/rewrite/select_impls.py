@@ -44,7 +44,7 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
     """Replace each op's reference by the impl to run.
 
     Args:
-        graph: its calls of ``op.reference`` and ``op.plain`` are changed in place; those without an impl stay.
+        graph: its calls of ``op.reference`` and ``op.plain`` are changed in place; those without an impl call the reference.
         ops: the ops to look for.
         target: what the machine has.
         disabled: patterns of ``op.impl`` that the user turned off.
@@ -62,6 +62,8 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
         selection.chosen[call.op.name][name] += 1
         if name != "reference":
             node.target = next(impl for impl in call.impls if impl.name == name).launch
+        elif node.target is call.op.plain:
+            node.target = call.op.reference
     return selection
 
 

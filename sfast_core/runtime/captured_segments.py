@@ -16,9 +16,8 @@ from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings, fill
 from .backend import Replayable
 from .graphs import DeviceGraphs
-from .instructions import run_all
 from .rehearsal import Rehearsal
-from .segments import Body, Live, Stretch, results_of
+from .segments import Body, Kept, Live, RunStretch, Stretch, results_of, run_stretch
 
 Tensors = Sequence[torch.Tensor]
 
@@ -35,10 +34,13 @@ class CapturedBody:
         kept: the program's weights and constants, where the graphs are to read them.
         graphs: the device's.
         outer: the values of the graph around it that it reads, where they lie.
+        stretch: runs a stretch, to be captured.
     """
 
-    def __init__(self, body: Body, kept: Tensors, graphs: DeviceGraphs, owner: CapturedSegments, outer: Tensors = ()) -> None:
-        self._body, self._kept, self._graphs, self._owner = body, kept, graphs, owner
+    def __init__(
+        self, body: Body, kept: Kept, graphs: DeviceGraphs, owner: CapturedSegments, outer: Tensors = (), stretch: RunStretch = run_stretch
+    ) -> None:
+        self._body, self._kept, self._graphs, self._owner, self._run_stretch = body, kept, graphs, owner, stretch
         self._values: list[Any] = [None] * body.size
         self._stretches: dict[int, Replayable] = {}
         self._inner: dict[tuple[int, int, int], CapturedBody] = {}
@@ -117,7 +119,7 @@ class CapturedBody:
                 local: list[Any] = [None] * len(values)
                 for place in part.reads:
                     local[place] = values[place]
-                run_all(part.instructions, local)
+                self._run_stretch(self._body, part, local)
                 for place in part.writes:
                     if values[place] is None:  # the warm-up makes them, outside the capture
                         with torch.inference_mode(False):
@@ -137,7 +139,7 @@ class CapturedBody:
             inner = self._inner.get((index, number, way))
             if inner is None:
                 body = part.bodies[number][way]
-                inner = CapturedBody(body, self._kept, self._graphs, self._owner, [values[part.outer[at]] for at in body.outer])
+                inner = CapturedBody(body, self._kept, self._graphs, self._owner, [values[part.outer[at]] for at in body.outer], self._run_stretch)
                 self._inner[index, number, way] = inner
             found = inner
             return lambda given: found.run(given, around)
@@ -159,12 +161,12 @@ class CapturedSegments:
         busy: it is being run: nobody may evict it.
     """
 
-    def __init__(self, body: Body, kept: Tensors, graphs: DeviceGraphs) -> None:
+    def __init__(self, body: Body, kept: Kept, graphs: DeviceGraphs, stretch: RunStretch = run_stretch) -> None:
         self.alive = True
         self.busy = False
         self.bytes = 0
         self.watch: weakref.finalize[..., Any] | None = None
-        self.body = CapturedBody(body, kept, graphs, self)
+        self.body = CapturedBody(body, kept, graphs, self, stretch=stretch)
         self._graphs = graphs
 
     def capture(self, inputs: Tensors, around: Surroundings) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ import torch
 from ..forks import renew_in_children
 from .backend import Backend, CudaBackend
 from .rehearsal import Rehearsal
+from .streaming.ring import Ring
 
 Tensors = Sequence[torch.Tensor]
 T = TypeVar("T")
@@ -181,6 +182,33 @@ class DeviceGraphs:
             captured.watch = weakref.finalize(owner, self.release, captured)
             captured.watch.atexit = False
         self.evict(self.bytes - budget, keep=captured)
+
+    @property
+    def ring_bytes(self) -> int:
+        """The size of the ring that there is."""
+        return max((kept.bytes for kept in self._graphs.values() if isinstance(kept, Ring)), default=0)
+
+    def ring(self, device: torch.device, size: int) -> Ring:
+        """The ring through which weights are streamed, of at least ``size`` bytes. One that is too small goes, and with it the graphs that use it.
+
+        Raises:
+            RuntimeError: an out-of-memory, also with all graphs released.
+        """
+        with self.lock:
+            rings = [kept for kept in self._graphs.values() if isinstance(kept, Ring)]
+            for ring in rings:
+                if ring.bytes >= size:
+                    self.touch(ring)
+                    return ring
+            self._release([ring for ring in rings if not ring.busy])
+            try:
+                made = Ring(device, size)
+            except torch.cuda.OutOfMemoryError:
+                if not self.release_all():
+                    raise
+                made = Ring(device, size)
+            self._graphs[id(made)] = made
+            return made
 
     def replay(self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]) -> list[torch.Tensor]:
         """Copy ``inputs`` in, replay, and ``deliver`` copies of the results, alone on the device's graphs."""

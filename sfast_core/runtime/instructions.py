@@ -26,27 +26,41 @@ class Instruction(NamedTuple):
     last_used: tuple[int, ...]  #: values that nobody needs afterwards
 
 
-def as_function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
-    """A function of the graph's placeholders, in order, that returns the graph's outputs.
+class Function:
+    """A graph as a function of its placeholders, in order, that returns its outputs. Intermediate results are dropped behind their last use.
 
-    Intermediate results are dropped behind their last use. The graph may be changed or dropped afterwards.
+    Attributes:
+        instructions: in order.
+        given: the places of its arguments among its values.
+        outputs: the places of its results.
+        size: how many values there are.
+    """
+
+    def __init__(self, instructions: Sequence[Instruction], given: Sequence[int], outputs: Sequence[int], size: int) -> None:
+        self.instructions, self.given, self.outputs, self.size = instructions, given, outputs, size
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        values = self.values(arguments)
+        run_all(self.instructions, values)
+        return tuple(values[index] for index in self.outputs)
+
+    def values(self, arguments: Sequence[Any]) -> list[Any]:
+        """Where a run begins: the arguments at their places, nothing at the others."""
+        values: list[Any] = [None] * self.size
+        for index, argument in zip(self.given, arguments, strict=True):
+            values[index] = argument
+        return values
+
+
+def as_function(graph: Graph) -> Function:
+    """A function of the graph's placeholders. The graph may be changed or dropped afterwards.
 
     Raises:
         NotImplementedError: the graph refers to attributes or modules.
     """
     place = {node: index for index, node in enumerate(graph.nodes)}
     program, outputs = instructions_of(graph, place)
-    placeholders = [place[node] for node in graph.nodes if node.op == "placeholder"]
-    size = len(place)
-
-    def run(*arguments: Any) -> tuple[Any, ...]:
-        values: list[Any] = [None] * size
-        for index, argument in zip(placeholders, arguments, strict=True):
-            values[index] = argument
-        run_all(program, values)
-        return tuple(values[index] for index in outputs)
-
-    return run
+    return Function(program, [place[node] for node in graph.nodes if node.op == "placeholder"], outputs, len(place))
 
 
 def instructions_of(graph: Graph, place: dict[Node, int]) -> tuple[list[Instruction], tuple[int, ...]]:
@@ -82,6 +96,16 @@ def run_all(instructions: Sequence[Instruction], values: list[Any]) -> None:
         for index in dead:
             values[index] = None
 
+
+def read_by(instruction: Instruction) -> list[int]:
+    """The places of the values that an instruction reads."""
+    if instruction.values is not None:
+        return [source for _, source in instruction.values]
+    found: list[int] = []
+    _collect((instruction.args, instruction.kwargs), found)
+    return found
+
+
 class _Value:
     """Stands for a node's value inside lists, slices and keyword arguments."""
 
@@ -100,6 +124,18 @@ def _filled(arg: Any, values: Sequence[Any]) -> Any:
     if isinstance(arg, slice):
         return slice(_filled(arg.start, values), _filled(arg.stop, values), _filled(arg.step, values))
     return arg
+
+
+def _collect(arg: Any, found: list[int]) -> None:
+    if isinstance(arg, _Value):
+        found.append(arg.index)
+    elif isinstance(arg, (tuple, list)):
+        for item in arg:
+            _collect(item, found)
+    elif isinstance(arg, dict):
+        _collect(list(arg.values()), found)
+    elif isinstance(arg, slice):
+        _collect((arg.start, arg.stop, arg.step), found)
 
 
 def _instruction(node: Node, place: dict[Node, int], last_use: dict[Node, Node]) -> Instruction:

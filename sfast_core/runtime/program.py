@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..capture.autocast import autocast_off
-from ..weights import Weight
+from ..weights import Arrival, Weight
 from .segments import Body
 
 Run = Callable[..., Sequence[torch.Tensor]]
@@ -39,6 +39,7 @@ class Program:
         layouts: of the results.
         capturable: None, or why this program can't be captured into a CUDA graph.
         kept: what holds tensors that it reads as weights and that no module has.
+        arrivals: of each weight, what is to be known should it have to be brought. Empty: none can be.
         body: the same, cut where code runs live; None where none does. Then ``run`` is of no use.
     """
 
@@ -48,6 +49,7 @@ class Program:
     layouts: tuple[Layout, ...]
     capturable: str | None = None
     kept: tuple[object, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
     body: Body | None = None
 
     def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -15,6 +15,8 @@ _TAGS = ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")  #
 _BY_VALUES = [getattr(torch.Tag, name) for name in _TAGS if hasattr(torch.Tag, name)]
 #: They read a value and torch doesn't say so; all but the first are made of others, which inference mode hides.
 _CHECKING = frozenset("_linalg_check_errors is_nonzero item allclose inverse linalg_inv linalg_solve linalg_cholesky cholesky".split())
+#: Their further results are the state of a generator that they don't draw from, which lies on the CPU while nothing is captured.
+_ATTENTION = ("_scaled_dot_product_", "_efficient_attention_", "_flash_attention_", "_cudnn_attention_")
 
 
 class Rehearsal(TorchDispatchMode):
@@ -40,7 +42,7 @@ class Rehearsal(TorchDispatchMode):
             raise RuntimeError(f"{name} reads a tensor's values on the CPU, which a CUDA graph can't repeat")
         result = func(*args, **kwargs)
         by_value = name in _BY_NUMBER or (torch.Tag.pointwise in func.tags and name != "where") or (name in _ASSIGNING and _by_mask(args, kwargs))
-        found = _tensors((args, kwargs.values(), result))
+        found = _tensors((args, kwargs.values(), result[:1] if name.startswith(_ATTENTION) else result))
         places = {tensor.device.type for tensor in found if not (by_value and tensor.dim() == 0 and tensor.device.type == "cpu")}
         if len(places) > 1:
             raise RuntimeError(f"{name} copies between {' and '.join(sorted(places))}, which a CUDA graph can't repeat")

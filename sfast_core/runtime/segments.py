@@ -17,6 +17,7 @@ from ..capture.nodes import is_live
 from .instructions import Instruction, instructions_of, run_all
 
 Tensors = Sequence[torch.Tensor]
+Kept = Sequence["torch.Tensor | None"]  #: None where a weight has to be brought
 
 
 @dataclass
@@ -171,7 +172,22 @@ def _connect(parts: list[Stretch | Live], before: set[int], outputs: tuple[int, 
             part.writes = tuple(sorted(made[index] & later))
 
 
-def interpret(body: Body, arguments: Tensors, kept: Tensors, around: Surroundings, live: Callable[[Live, list[Any]], None] | None = None) -> list[torch.Tensor]:
+RunStretch = Callable[[Body, Stretch, list[Any]], None]
+
+
+def run_stretch(body: Body, part: Stretch, values: list[Any]) -> None:
+    """Run a stretch all of whose weights are there."""
+    run_all(part.instructions, values)
+
+
+def interpret(
+    body: Body,
+    arguments: Tensors,
+    kept: Kept,
+    around: Surroundings,
+    live: Callable[[Live, list[Any]], None] | None = None,
+    stretch: RunStretch = run_stretch,
+) -> list[torch.Tensor]:
     """Run a cut graph kernel by kernel.
 
     Args:
@@ -180,16 +196,17 @@ def interpret(body: Body, arguments: Tensors, kept: Tensors, around: Surrounding
         kept: the program's weights and constants.
         around: the call's own things.
         live: runs a live call on the values that there are. None: as it is.
+        stretch: runs what is between.
     """
     values: list[Any] = [None] * body.size
     for place, argument in zip(body.given, arguments, strict=True):
         values[place] = argument
     for place, index in body.kept:
         values[place] = kept[index]
-    run = live or (lambda part, values: run_live(part, values, kept, around))
+    run = live or (lambda part, values: run_live(part, values, kept, around, stretch))
     for part in body.parts:
         if isinstance(part, Stretch):
-            run_all(part.instructions, values)
+            stretch(body, part, values)
         else:
             run(part, values)
             last = part.instruction.last_used
@@ -199,7 +216,7 @@ def interpret(body: Body, arguments: Tensors, kept: Tensors, around: Surrounding
     return [values[place] for place in body.outputs]
 
 
-def run_live(part: Live, values: list[Any], kept: Tensors, around: Surroundings) -> None:
+def run_live(part: Live, values: list[Any], kept: Kept, around: Surroundings, stretch: RunStretch = run_stretch) -> None:
     """Run a live call, and put its results among the values in the strides that the program was made for."""
 
     def body_of(number: int, way: int) -> Callable[[Tensors], Tensors]:
@@ -208,7 +225,7 @@ def run_live(part: Live, values: list[Any], kept: Tensors, around: Surroundings)
 
         def run(given: Tensors) -> Tensors:
             with torch.no_grad(), autocast_off():
-                return interpret(body, [*given, *outer], kept, around)
+                return interpret(body, [*given, *outer], kept, around, stretch=stretch)
 
         return run
 

@@ -12,80 +12,28 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from ..reasons import BESIDE, NOT_THERE
+from ..weights.arriving import Arriving
 from ..weights.aside import aside
 from ..weights.bound import Bound
 from ..weights.errors import WeightsChanged, WeightsElsewhere
 from ..weights.layout import Layout, Weight
 from ..weights.layouts import layouts
 from ..weights.memory import Strides, gradients_wanted, is_shared, lay, move, own_copy
+from ..weights.offload import Arrival, Offload
 from ..weights.part import is_plain
 from ..weights.ref import WeightRef
 from ..weights.saving import PlainWhenSaved, tensor_at
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class Store(Protocol):
-    """What the engine asks of a module's weights. Not thread-safe but for :meth:`plain`: its caller holds :attr:`lock`."""
-
-    lock: AbstractContextManager[Any]  #: held while a program runs; the engine sets it
-
-    @property
-    def adopted_bytes(self) -> int:
-        """The size of the parameters that are laid out anew."""
-
-    def may_pack(self, weight: Weight) -> bool:
-        """Whether a weight may be laid out as its layout says."""
-
-    def pinned(self, device: torch.device) -> AbstractContextManager[None]:
-        """Hold the weights where programs read them for the length of a call.
-
-        Raises:
-            WeightsElsewhere: they can't be held on ``device`` now.
-        """
-
-    def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
-        """The tensors for ``weights``, laid out as they ask.
-
-        Raises:
-            ReferenceError: a weight is gone, or no more at all of its addresses.
-            WeightsElsewhere: a weight isn't on ``device``.
-            WeightsChanged: two weights are one by now, or one may not be laid out as it is wanted any more.
-        """
-
-    def bind(self, weights: Sequence[Weight], tensors: list[torch.Tensor]) -> Bound:
-        """Remember where ``tensors``, just resolved for ``weights``, lie."""
-
-    def plain(self) -> AbstractContextManager[None]:
-        """For the length of a run of the module's own forward the weights have the strides that the module gave them."""
-
-    def renew(self) -> None:
-        """In a forked child: what other threads were doing is done by nobody."""
-
-    def lay_plain(self) -> None:
-        """Give the weights the strides that the module gave them, at the addresses that graphs read."""
-
-    def lay_again(self, device: torch.device) -> None:
-        """In the middle of a call: lay out what others found plain meanwhile as programs read it.
-
-        Raises:
-            WeightsElsewhere: see :meth:`pinned`.
-        """
-
-    def leave_to_autograd(self) -> None:
-        """Gradients are being recorded: what requires them is the module's again, and is laid out no more."""
-
-    def restore(self) -> int:
-        """Give every adopted parameter plain storage of its own again. Returns how many there were."""
 
 
 class _Own(NamedTuple):
@@ -101,8 +49,9 @@ class WeightStore:
 
     lock: AbstractContextManager[Any]
 
-    def __init__(self) -> None:
+    def __init__(self, offload: Offload | None = None) -> None:
         self.lock = threading.RLock()
+        self._offload = offload or Offload()
         self._layouts = layouts()
         self._wanted: dict[WeightRef, Weight] = {}  # as what each is wanted that isn't plain
         self._own: dict[tuple[WeightRef, int], _Own] = {}  # what was adopted at any time, by its module too: hosts hold on to such
@@ -111,10 +60,19 @@ class WeightStore:
         self._some_turned = self._some_plain = False  # of those whose layout has other strides
         self._running: set[object] = set()  # runs of the module's own forward
 
-    def may_pack(self, weight: Weight) -> bool:
-        """Whether a weight may be laid out as its layout says: its tensors are free, or already wanted for this very one."""
+    def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
+        """Whether a weight may be laid out as its layout says: its tensors are free, or already wanted for this very one.
+
+        One that has to be brought to ``device`` is laid out on the way there, and stays as it is.
+        """
         layout = self._layouts.get(weight.layout)
         if layout is None or any(self._wanted.get(ref, weight) != weight for ref in weight.refs) or layout.why_not(weight.refs):
+            return False
+        if device is not None:
+            here = tuple(ref for ref in weight.refs if not self._offload.away(ref, ref.tensor(), device))
+            if len(here) < len(weight.refs):
+                return self._why_not(here) is None
+        elif len({ref.tensor().device for ref in weight.refs}) > 1:
             return False
         return layout.laid(weight.refs) is not None or self._why_not(weight.refs) is None
 
@@ -135,7 +93,7 @@ class WeightStore:
         yield
 
     def lay_again(self, device: torch.device) -> None:
-        """See :class:`Store`."""
+        """See :class:`~.any_store.Store`."""
         if self._some_plain:
             with self.pinned(device):
                 pass
@@ -186,7 +144,27 @@ class WeightStore:
         with torch.inference_mode(False), torch.no_grad():
             return [self._resolve(weight) for weight in weights]
 
-    def bind(self, weights: Sequence[Weight], tensors: list[torch.Tensor]) -> Bound:
+    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
+        """See :class:`~.any_store.Store`. What has to be brought is laid out on the way, and stays as it is where it lies."""
+        brought: dict[int, Arriving] = {}
+        for index, weight in enumerate(weights):
+            functions = [self._offload.functions(ref) for ref in weight.refs]
+            away = [ref for ref in weight.refs if self._offload.away(ref, ref.tensor(), device)]
+            if away or any(functions):
+                for ref in away:
+                    self._offload.pin(ref, ref.tensor())
+                brought[index] = Arriving.of(weight, self._layouts[weight.layout], functions, arrivals[index], device)
+        if not brought:
+            return [*self.tensors(weights, device)]
+        _check([*weights])
+        here = iter(self.tensors([weight for index, weight in enumerate(weights) if index not in brought], device))
+        return [brought[index] if index in brought else next(here) for index in range(len(weights))]
+
+    def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
+        """See :class:`~.any_store.Store`."""
+        return self._offload.watch([ref for weight in weights for ref in weight.refs])
+
+    def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """Remember where ``tensors``, just resolved for ``weights``, lie."""
         return Bound(tensors, weights, self._layouts)
 
@@ -352,13 +330,13 @@ def _on(device: torch.device, ref: WeightRef) -> bool:
     return tensor is not None and tensor.device == device
 
 
-def _check(weights: Sequence[Weight], device: torch.device) -> None:
-    """Whether each weight is where it is wanted, and a tensor of its own. Raises as :meth:`WeightStore.tensors` does."""
+def _check(weights: Sequence[Weight], device: torch.device | None = None) -> None:
+    """Whether each weight is where it is wanted, if that matters, and a tensor of its own. Raises as :meth:`WeightStore.tensors` does."""
     seen: dict[int, WeightRef] = {}
     for weight in weights:
         for ref in weight.refs:
             tensor = ref.tensor()
-            if tensor.device != device:
+            if device is not None and tensor.device != device:
                 raise WeightsElsewhere(NOT_THERE(weight=ref, where=tensor.device, device=device))
             if (other := seen.setdefault(id(tensor), ref)) != ref:
                 raise WeightsChanged(f"the weights {other} and {ref} are one tensor now")

@@ -1,10 +1,12 @@
 """A module's weights: which they are, and how each is laid out for a program and given back."""
 
+from .arriving import Arriving
 from .bound import Bound
 from .channels_last import CHANNELS_LAST, ChannelsLast
 from .errors import WeightsChanged, WeightsElsewhere
 from .layout import PLAIN, Layout, Layouts, Weight
 from .layouts import LAYOUTS
+from .offload import Arrival, Offload
 from .packed import PACKED, Packed
 from .plain import Plain
 from .ref import WeightRef
@@ -15,10 +17,13 @@ __all__ = [
     "LAYOUTS",
     "PACKED",
     "PLAIN",
+    "Arrival",
+    "Arriving",
     "Bound",
     "ChannelsLast",
     "Layout",
     "Layouts",
+    "Offload",
     "Packed",
     "Plain",
     "Weight",

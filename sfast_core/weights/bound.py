@@ -26,7 +26,7 @@ class Bound:
         layouts: by which they were made.
     """
 
-    def __init__(self, tensors: list[torch.Tensor], weights: Sequence[Weight], layouts: Layouts) -> None:
+    def __init__(self, tensors: Sequence[Any], weights: Sequence[Weight], layouts: Layouts) -> None:
         self.pointers = tuple(tensor.data_ptr() for tensor in tensors)
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []

@@ -77,7 +77,7 @@ def _joined(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     return (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
 
 
-def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.device, torch.Size]:
-    """What those have in common that may share memory."""
+def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.Size]:
+    """What those have in common that may share memory, on one device: those that have to be brought there are laid out on the way."""
     tensor = ref.tensor()
-    return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.device, tensor.shape[1:]
+    return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.shape[1:]

@@ -55,7 +55,7 @@ def vae(tools: Any) -> Part:
 
     params = {"ddconfig": _KL, "embed_dim": 4}
     with torch.device("meta"):
-        shapes = comfy.ldm.models.autoencoder.AutoencoderKL(**params).state_dict()
+        shapes = tools.models.shapes_of(lambda: comfy.ldm.models.autoencoder.AutoencoderKL(**params))
     weights = tools.random_weights(shapes, tools.device, 0)
     plain, inner = (comfy.sd.VAE(sd=dict(weights), config={"params": params}) for _ in range(2))
     fast = tools.hooks.apply_vae(inner)
@@ -117,7 +117,7 @@ def t5(tools: Any) -> Part:
     import comfy.text_encoders.t5 as family
 
     config = json.loads((Path(family.__file__).parent / "t5_config_base.json").read_text())
-    shapes = family.T5(config, None, "meta", comfy.ops.disable_weight_init).state_dict()
+    shapes = tools.models.shapes_of(lambda: family.T5(config, None, "meta", comfy.ops.disable_weight_init))
     weights = tools.random_weights(shapes, tools.device, 2)
     plain, inner = (comfy.sd.load_text_encoder_state_dicts([dict(weights)]) for _ in range(2))
     fast = tools.hooks.apply_clip(inner)

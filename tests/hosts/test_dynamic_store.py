@@ -132,13 +132,6 @@ def test_small_weights_are_read_at_an_address_of_our_own(model: Model) -> None:
     assert torch.equal(second[0], torch.full((4,), 3.0))
 
 
-def test_a_model_that_does_not_fit_is_left_alone(model: Model) -> None:
-    model.range.fits = False
-    with pytest.raises(WeightsElsewhere, match="main memory"), DynamicStore(model).pinned(DEVICE):
-        pytest.fail("must not be entered")
-    assert model.range.pins == 0
-
-
 def test_another_kind_of_dynamic_vram_is_left_alone(model: Model) -> None:
     model.dynamic_vbars = {DEVICE: object()}  # type: ignore[dict-item]
     with pytest.raises(WeightsElsewhere, match="not understood"), DynamicStore(model).pinned(DEVICE):

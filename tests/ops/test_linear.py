@@ -20,9 +20,9 @@ CUBLASLT = ("cublaslt", "cublaslt_2", "cublaslt_3")
 REFERENCE = "reference"
 
 
-def candidates(target: Target, function: Any, rows: int, more: tuple[Any, ...] = (), bias: bool = True) -> tuple[str, ...]:
-    """The names of what is timed for a layer of 640 to 1280 features, in order of preference; one alone is taken."""
-    operands = [torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((rows, 640), (1280, 640), *([(1280,)] if bias else []))]
+def candidates(target: Target, function: Any, rows: int, more: tuple[Any, ...] = (), bias: bool = True, depth: int = 640) -> tuple[str, ...]:
+    """The names of what is timed for a layer of ``depth`` to 1280 features, in order of preference; one alone is taken."""
+    operands = [torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((rows, depth), (1280, depth), *([(1280,)] if bias else []))]
     graph, seen = Graph(), []
     nodes = [graph.placeholder(f"x{index}") for index in range(len(operands))]
     for node, val in zip(nodes, operands, strict=True):
@@ -75,6 +75,33 @@ def test_without_a_bias_or_on_an_older_gpu(asked: list[str], monkeypatch: pytest
     monkeypatch.setattr("sfast_core.ops.linear.cublaslt_impl.why_no_library", lambda: None)
     assert candidates(H100, linear, 8192, ("gelu_tanh",), bias=False) == (REFERENCE,)
     assert candidates(A100, linear, 8192, ("gelu", True)) == ("triton_gate", REFERENCE)
+
+
+def test_a_depth_that_is_no_number_of_blocks_has_another_candidate(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton.tools.tensor_descriptor", reason="needs Triton 3.4 or newer")
+    monkeypatch.setattr("sfast_core.ops.linear.cublaslt_impl.why_no_library", lambda: None)
+    assert candidates(H100, linear, 8192, ("silu", True), depth=2520) == ("triton_tma", "triton_gate", REFERENCE)
+
+
+def test_tokens_of_several_images_in_turn_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[L, B, K] of what lies as [B, L, K]: PyTorch makes L products of it where the weight gets no gradient."""
+    seen, real = [], F.linear
+    monkeypatch.setattr(F, "linear", lambda x, *rest: seen.append(x) or real(x, *rest))
+    x, weight = torch.randn(2, 5, 8).transpose(0, 1), torch.randn(6, 8)
+    for one in (x, x[:, :1], x[:0], x.transpose(0, 1)):
+        torch.testing.assert_close(linear(one, weight), real(one.contiguous(), weight))
+    assert [tuple(one.shape) for one in seen] == [(10, 8), (5, 8), (0, 8), (2, 5, 8)]
+
+
+def test_what_no_impl_computes_is_the_reference_s() -> None:
+    """Of PyTorch's own function, too."""
+    graph = Graph()
+    x, weight = graph.placeholder("x"), graph.placeholder("weight")
+    x.meta["val"], weight.meta["val"] = (torch.empty(2, 8, device="meta") for _ in range(2))
+    node = graph.call_function(F.linear, (x, weight, None))
+    graph.output(node)
+    select_impls(graph, [OP], H100, (), None)
+    assert node.target is linear
 
 
 def test_the_reference_is_what_it_says() -> None:

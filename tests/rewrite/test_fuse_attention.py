@@ -214,8 +214,12 @@ CALLS: dict[str, tuple[Function, bool]] = {
     "a mask": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=q[0, 0, :, :5] > 0), True),
     "causal and scaled": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7), True),
     "one batch for several": (lambda net, q, k, v: F.scaled_dot_product_attention(q[:1], k, v), True),
-    "grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True), False),
+    "grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True), True),
+    "could be grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), True),
+    "one head of keys for all": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v), True),
+    "one head of queries": (lambda net, q, k, v: F.scaled_dot_product_attention(q[:, :1], k, v), True),
     "no batch": (lambda net, q, k, v: F.scaled_dot_product_attention(q[0, 0], k[0, 0], v[0, 0]), False),
+    "five dimensions, grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True), False),
     "five dimensions": (lambda net, q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None]), False),
 }
 

@@ -113,6 +113,25 @@ def comfy_kitchen() -> None:
         torch.library.custom_op("comfy_kitchen::apply_rope", _of_two, mutates_args=()).register_fake(fake)
 
 
+    if not hasattr(torch.ops.comfy_kitchen, "rms_rope"):
+        fake = lambda q, k, *_: (torch.empty_like(q), torch.empty_like(k))  # noqa: E731
+        torch.library.custom_op("comfy_kitchen::rms_rope", _normed_of_two, mutates_args=()).register_fake(fake)
+    if not hasattr(torch.ops.comfy_kitchen, "rms_rope_split_half1"):
+        torch.library.custom_op("comfy_kitchen::rms_rope_split_half1", _normed_halves, mutates_args=()).register_fake(lambda x, *_: torch.empty_like(x))
+
+
+def _normed_of_two(
+    q: torch.Tensor, k: torch.Tensor, freqs_cis: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor | None = None, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = q_scale, q_scale if k_scale is None else k_scale
+    first, second = (by_columns(F.rms_norm(x, (D,), weight, epsilon), freqs_cis) for x, weight in zip((q, k), weights, strict=True))
+    return first, second
+
+
+def _normed_halves(x: torch.Tensor, freqs_cis: torch.Tensor, scale: torch.Tensor, epsilon: float = 1e-6) -> torch.Tensor:
+    return _of_halves(F.rms_norm(x, (D,), scale, epsilon), freqs_cis)
+
+
 def _of_two(q: torch.Tensor, k: torch.Tensor, matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return by_columns(q, matrices), by_columns(k, matrices)
 
@@ -193,6 +212,20 @@ def test_a_norm_in_float32_with_weights_less_one() -> None:
     inputs = torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2)
     found, graph, nodes = _fused(way, *inputs, dtype=torch.bfloat16)
     assert found == 2 and {node.args[7] for node in nodes} == {1.0} and count(graph, F.rms_norm, torch.rms_norm) == 0
+
+
+@pytest.mark.parametrize("has_impl", [True, False])
+def test_operators_that_norm_first(has_impl: bool) -> None:
+    """As ComfyUI's Z-Image, Anima and Ernie have them. Without a kernel they stay."""
+
+    def way(net: Any, q: torch.Tensor, k: torch.Tensor, m: torch.Tensor) -> Any:
+        first, second = torch.ops.comfy_kitchen.rms_rope(q, k, m, net.norm.weight, None, 1e-4)
+        both = torch.ops.comfy_kitchen.rms_rope(q, k, m, net.norm.weight, net.other.weight, 1e-5)
+        return first, second, *both, torch.ops.comfy_kitchen.rms_rope_split_half1(q, m, net.other.weight, 1e-3)
+
+    found, _, nodes = _fused(way, *torch.randn(2, B, L, H, D), _matrices(heads_first=False), has_impl=has_impl)
+    assert found == len(nodes) == (5 if has_impl else 0)
+    assert [node.args[3] for node in nodes] == [1e-4, 1e-4, 1e-5, 1e-5, 1e-3][: len(nodes)]
 
 
 @pytest.mark.parametrize("heads_first", [False, True])

@@ -1,6 +1,6 @@
 """Weights under ComfyUI's dynamic VRAM: nothing is adopted, everything is asked for again at each call.
 
-Where they lie is said by :mod:`.page`. A captured graph may read pages while all are resident and filled: the whole range is faulted in and
+Where they lie is said by :mod:`.page`; what of a model that doesn't fit is where, by :mod:`.partly_resident`. A captured graph may read pages while all are resident and filled: the whole range is faulted in and
 pinned for the length of a call (61 us, against 1 ms module by module), and filled again by the host's own function where pages were evicted or
 the LoRA changed.
 
@@ -12,15 +12,16 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from ...reasons import MAIN_MEMORY, NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
-from ...weights import PLAIN, Bound, Layouts, Weight, WeightsElsewhere
+from ...reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
+from ...weights import PLAIN, Arrival, Arriving, Bound, Layouts, Weight, WeightsElsewhere
 from .page import Page
+from .partly_resident import PartlyResident, computed_by_host
 
 
 class DynamicStore:
@@ -33,9 +34,10 @@ class DynamicStore:
         self._base_model = weakref.ref(base_model)
         self._filled: Any = None  # the page signature and the patches that the range was last filled for
         self._page = Page()
+        self._partly: PartlyResident | None = None  # during a call in which not all of it is resident
         self._layouts: Layouts = {PLAIN: self._page}
 
-    def may_pack(self, weight: Weight) -> bool:
+    def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
         """Whether it is as it lies: the addresses are the host's."""
         return weight.layout in self._layouts
 
@@ -65,18 +67,27 @@ class DynamicStore:
     def pinned(self, device: torch.device) -> Iterator[None]:
         """Hold every page for the length of a call, filled with the weights that the model has now.
 
+        Of a model that doesn't fit, hold those that are there.
+
         Raises:
-            WeightsElsewhere: not all of the model fits, or this version of dynamic VRAM is another one.
+            WeightsElsewhere: this version of dynamic VRAM is another one, or a weight is where it isn't understood.
         """
         base_model = self._base_model()
         vbar = getattr(base_model, "dynamic_vbars", {}).get(device)
         if base_model is None or vbar is None or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset")):
             raise WeightsElsewhere(UNKNOWN_VRAM())
         with _faulted(vbar) as pages:
-            if (pages, base_model.current_weight_patches_uuid) == self._filled:
+            if pages is not None:
+                if (pages, base_model.current_weight_patches_uuid) == self._filled:
+                    yield
+                    return
+                with torch.no_grad():
+                    for module in _in_range(base_model):
+                        _fill(module, device)
+        if pages is None:
+            with self._held(PartlyResident(vbar, _in_range(base_model), lambda module: _fill(module, device))):
                 yield
-                return
-            self._fill(base_model, device)
+            return
         with _faulted(vbar) as again:  # filling unpins each module
             if again != pages:
                 raise WeightsElsewhere(PAGES_MOVED())
@@ -91,35 +102,93 @@ class DynamicStore:
                 raise WeightsElsewhere(NOT_THERE(weight=weight, where=tensor and tensor.device, device=device))
         return tensors  # type: ignore[return-value]
 
-    def bind(self, weights: Sequence[Weight], tensors: list[torch.Tensor]) -> Bound:
+    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
+        """As :meth:`tensors`, where a part of the model is resident and the rest is brought. Inside :meth:`pinned` only."""
+        partly = self._partly
+        if partly is None:
+            return [*self.tensors(weights, device)]
+        found: list[torch.Tensor | Arriving] = []
+        for index, weight in enumerate(weights):
+            (ref,) = weight.refs
+            if partly.away(ref.module()):
+                found.append(Arriving.of(weight, self._page, [computed_by_host(ref)], arrivals[index], device, [partly.source(ref)]))
+            else:
+                found += self.tensors([weight], device)
+        return found
+
+    def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
+        """Whether the same modules are resident, at the same pages, and the others' weights where they were, with the same patches."""
+        before = self._now()
+        return lambda: self._now() == before
+
+    def _now(self) -> tuple[Any, ...] | None:
+        return None if self._partly is None else (self._partly.token, getattr(self._base_model(), "current_weight_patches_uuid", None))
+
+    @contextmanager
+    def _held(self, partly: PartlyResident) -> Iterator[None]:
+        ran_out = False
+        self._filled = None
+        try:
+            with torch.no_grad():
+                partly.enter()
+            self._partly = partly
+            yield
+        except torch.cuda.OutOfMemoryError:
+            ran_out = True
+            raise
+        finally:
+            self._partly = None
+            partly.leave(ran_out)
+
+    def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """Remember where the tensors lie, and what they were made from. It is to be asked inside :meth:`pinned` only."""
+        if self._partly is not None:
+            return _Partly(tensors, weakref.ref(self), self._now())
         return _Resident(tensors, weights, self._layouts)
 
-    def _fill(self, base_model: torch.nn.Module, device: torch.device) -> None:
-        import comfy.ops
 
-        with torch.no_grad():
-            for module in base_model.modules():
-                if hasattr(module, "_v"):
-                    dtype = getattr(module, "weight_comfy_model_dtype", None) or module.weight.dtype
-                    weight, bias, stream = comfy.ops.cast_bias_weight(module, None, dtype, device, dtype, offloadable=True)
-                    comfy.ops.uncast_bias_weight(module, weight, bias, stream)
+def _in_range(base_model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules whose weights are in the host's range, or would be."""
+    return [module for module in base_model.modules() if "_v" in module.__dict__]
+
+
+def _fill(module: torch.nn.Module, device: torch.device) -> None:
+    """Have the host bring a module's weights into its pages."""
+    import comfy.ops
+
+    dtype = getattr(module, "weight_comfy_model_dtype", None) or module.weight.dtype
+    weight, bias, stream = comfy.ops.cast_bias_weight(module, None, dtype, device, dtype, offloadable=True)
+    comfy.ops.uncast_bias_weight(module, weight, bias, stream)
 
 
 @contextmanager
-def _faulted(vbar: Any) -> Iterator[bytes]:
-    """The whole range resident and pinned; gives the signature of its pages.
-
-    Raises:
-        WeightsElsewhere: it doesn't fit.
-    """
+def _faulted(vbar: Any) -> Iterator[bytes | None]:
+    """The whole range resident and pinned; gives the signature of its pages. None: it doesn't fit, and nothing is pinned."""
     signature = vbar.fault(vbar.base_addr, vbar.offset)
     if signature is None:
-        raise WeightsElsewhere(MAIN_MEMORY())
+        yield None
+        return
     try:
         yield bytes(signature)
     finally:
         vbar.unpin(vbar.base_addr, vbar.offset)
+
+
+class _Partly(Bound):
+    """What a graph reads of a model that is partly resident, as long as the same part is where it was."""
+
+    def __init__(self, tensors: Sequence[Any], store: weakref.ref[DynamicStore], then: tuple[Any, ...] | None) -> None:
+        super().__init__(tensors, [], {})
+        self._store, self._then = store, then
+
+    def readable(self) -> bool:
+        """Whether the graph reads what the host has there now."""
+        return self.current()
+
+    def current(self) -> bool:
+        """Likewise."""
+        store = self._store()
+        return store is not None and store._now() == self._then
 
 
 class _Resident(Bound):
@@ -128,7 +197,7 @@ class _Resident(Bound):
     So whether they may be read and whether they are the module's is one question.
     """
 
-    def __init__(self, tensors: list[torch.Tensor], weights: Sequence[Weight], layouts: Layouts) -> None:
+    def __init__(self, tensors: Sequence[Any], weights: Sequence[Weight], layouts: Layouts) -> None:
         refs = [ref for weight in weights for ref in weight.refs]
         self._own = [ref.module().__dict__ for ref in refs if ref.path]  # not the root's, which leads to the compiled state: a cycle
         self._below = len(self._own) == len(refs)

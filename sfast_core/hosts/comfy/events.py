@@ -106,7 +106,7 @@ class Status:
         send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``advice`` (what the user can do about it), ``step``,
             ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, and at the end of a sampling ``inputs`` (the shapes, where
             there was one signature), ``calls`` by path, ``rate`` in steps per second, and ``live``, what of other nodes ran between
-            segments, and its share of the time. What isn't known is None.
+            segments, its share of the time, and the weights that are streamed. What isn't known is None.
 
     Other events of this name are sent by nodes: ``graphs``, the bytes of all models' graphs by model; ``eager``, a ``rate`` that was
     measured without us, with its ``model`` and ``inputs``.
@@ -246,9 +246,10 @@ def _inputs(engine: Engine, run: _Run) -> str | None:
 
 
 def _live(engine: Engine, run: _Run) -> str | None:
-    """What ran live in this sampling's calls, of those that had most."""
-    used = [signature for signature in _used(engine, run) if signature.live]
-    return max(used, key=lambda signature: signature.calls).live_lines()[0].strip() if used else None
+    """What ran live in this sampling's calls and what was streamed for them, of those that had most."""
+    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes]
+    most = max(used, key=lambda signature: signature.calls, default=None)
+    return None if most is None else "; ".join(line.strip() for line in (*most.live_lines(), *most.stream_lines()))
 
 
 def _why(engine: Engine, run: _Run) -> str | None:

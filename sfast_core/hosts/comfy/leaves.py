@@ -17,7 +17,8 @@ from ...kitchen import CODES, operators
 from ...reasons import COMPUTES
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
-from .page import Page
+from .offload import LEFT_TO_HOST, others_function
+from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
 
@@ -38,6 +39,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """
     import comfy.ops
 
+    recorder.left_to_host = LEFT_TO_HOST
     with _one_recording().lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
@@ -49,19 +51,33 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
             replaced.enter_context(in_place_of(kitchen, "int8_linear", partial(_product, operator)))
         prefetch = sys.modules.get("comfy.model_prefetch")
         if hasattr(prefetch, _POP):
-            replaced.enter_context(in_place_of(prefetch, _POP, _popped))
+            replaced.enter_context(in_place_of(prefetch, _POP, partial(_popped, recorder)))
         for loader in loaders_of_blocks():
             replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
             replaced.enter_context(in_place_of(vars(loader)[BLOCKS], "to", partial(_unrecorded, recorder)))
         yield
 
 
-def _popped(pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
-    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's."""
+def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's.
+
+    What is prefetched is the host's own business too; and a graph of the host's would hide what the block does.
+    """
     core = kwargs.get("core", args[3] if len(args) > 3 else None)
-    if queue is not None or kwargs.get("enable_graph"):
+    if queue is None:
+        return core() if core is not None else None
+    if recorder.in_leaf:
         return pop(queue, *args, **kwargs)
-    return core() if core is not None else None
+
+    def recorded() -> None:
+        with recorder.resumed():
+            core()  # type: ignore[misc]
+
+    if core is not None:
+        kwargs, args = {**kwargs, "core": recorded}, args[:3]
+        kwargs |= {"enable_graph": False} if kwargs.get("enable_graph") else {}
+    with recorder.paused():
+        return pop(queue, *args, **kwargs)
 
 
 def _cast(recorder: Recorder, cast: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,16 +136,22 @@ def _has_parts(module: Any) -> bool:
 
 
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
-    """What is done to a quantised weight is recorded: it is done to its parts."""
+    """What is done to a quantised weight is recorded: it is done to its parts. One that has to be brought is those of what was brought."""
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
         recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
+    device = kwargs.get("device", args[2] if len(args) > 2 else getattr(args[0] if args else kwargs.get("input"), "device", None))
+    if device is not None and module.weight.device != device and not recorder.failure:
+        with recorder.paused():
+            result = cast(module, *args, **kwargs)
+            _bind(recorder, module, result)
+            return result
     return cast(module, *args, **kwargs)
 
 
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:
     """Tell the recorder whose weight and bias ``cast_bias_weight`` has returned."""
-    if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
+    if others_function(module):
         recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
     for name, tensor in zip(("weight", "bias"), result[:2], strict=False):
         if tensor is not None:
-            recorder.bind_weight(tensor, module, name, Page() if hasattr(module, "_v") else None)
+            recorder.bind_weight(tensor, module, name, PageOrOwn() if hasattr(module, "_v") else None)

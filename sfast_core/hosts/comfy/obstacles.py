@@ -9,6 +9,7 @@ import torch
 
 from ...reasons import COMPILED_TOO, COMPUTED, NO_MODULE, NODE_REPLACES, NODE_WRAPS
 from ..hook import maker_of
+from .offload import others_function
 
 _MODEL = "diffusion_model"
 _LOADED = ("current_weight_patches_uuid", "model_loaded_weight_memory", "model_lowvram", "lowvram_patch_counter")
@@ -38,11 +39,10 @@ class Obstacles:
         )
 
     def _weights(self, base_model: Any, model: torch.nn.Module, options: Mapping[str, Any]) -> str | None:
-        """Weights that layers compute at each call: a LoRA on a partly loaded model, or another node's weight wrapper."""
+        """Weights that layers compute at each call by another node's functions. ComfyUI's own, of LoRAs on a partly loaded model, are computed here too."""
         loaded = (id(options.get(_SAMPLING)), *(getattr(base_model, name, None) for name in _LOADED))
         if loaded != self._loaded:
-            computed = (m for m in model.modules() if getattr(m, "weight_function", None) or getattr(m, "bias_function", None))
-            owner = next(computed, None)
+            owner = next(filter(others_function, model.modules()), None)
             self._computed = COMPUTED(kind=type(owner).__name__) if owner is not None else None
             self._loaded = loaded
         return self._computed

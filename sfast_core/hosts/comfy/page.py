@@ -14,6 +14,7 @@ import torch
 
 from ...reasons import NOT_PAGED
 from ...weights import Plain, WeightRef, WeightsElsewhere
+from .partly_resident import own_tensor
 
 _RESIDENT = {"weight": "_v_weight", "bias": "_v_bias"}
 _NONE: tuple[None, None] = (None, None)
@@ -67,3 +68,18 @@ class Page(Plain):
         mine.copy_(current)
         self._copies[ref] = (mine, weakref.ref(current))
         return mine
+
+
+class PageOrOwn(Page):
+    """Where a recorded call has found a weight: in the range, or, where the host had no room for it there, in main memory."""
+
+    def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor:
+        """See :class:`Page`.
+
+        Raises:
+            WeightsElsewhere: in main memory it is of another type than the host computes with.
+        """
+        own = refs[0].module().__dict__
+        return own_tensor(refs[0]) if "_v" in own and own.get("_v_signature") is None else super().laid(refs)
+
+    lay = laid

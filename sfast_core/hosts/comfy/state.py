@@ -18,6 +18,7 @@ from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
 from ...reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE
+from ...runtime.store import WeightStore
 from ..hook import Hook
 from ..live import LiveCalls
 from ..options import Steering, options_of
@@ -27,6 +28,7 @@ from .events import LineAPrompt
 from .leaves import casting_leaves
 from .memory import keep_listed
 from .obstacles import Obstacles, why_left_alone
+from .offload import ComfyOffload
 from .reach import Reach
 
 log = logging.getLogger("fast_compile")
@@ -257,6 +259,6 @@ def engine_of(owner: torch.nn.Module, name: str, config: CompileConfig, dynamic:
     if dynamic:
         engine = Engine(name, replace(config, adopt_weights=False), casting_leaves, DynamicStore(owner), COMFY)
     else:
-        engine = Engine(name, config, casting_leaves, host=COMFY)
+        engine = Engine(name, config, casting_leaves, WeightStore(ComfyOffload(owner)), host=COMFY)
     engine.reporter.may_say = _LINE
     return engine

@@ -7,7 +7,7 @@ import torch
 from ...numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH
 from ..needs import HOPPER, Needs
 from ..spec import Impl, Op
-from .reference import attention
+from .reference import attention, is_grouped
 
 __all__ = ["OP", "attention"]
 
@@ -16,7 +16,13 @@ _FEW_KEYS = 128  #: a prompt's: what triton_cross takes, and cuda doesn't
 
 def _family(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, is_causal: bool = False, *_: object) -> tuple[str, int]:
     few = k.shape[2] if k.shape[2] <= _FEW_KEYS else "many"
-    return f"{q.dtype} {q.shape[3]} {few} {mask is not None} {is_causal}", q.shape[0] * q.shape[1] * q.shape[2]
+    shared = f" {q.shape[1] // k.shape[1]} a key" if is_grouped(q, k, v) else ""
+    return f"{q.dtype} {q.shape[3]} {few} {mask is not None} {is_causal}{shared}", q.shape[0] * q.shape[1] * q.shape[2]
+
+
+def _masked_or_grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, *_: object) -> bool:
+    """PyTorch has kernels for these that are no impl here."""
+    return mask is not None or is_grouped(q, k, v)
 
 
 def _few_keys_or_narrow(q: torch.Tensor, k: torch.Tensor, *_: object) -> bool:
@@ -48,5 +54,5 @@ OP = Op(
     ),
     measured=True,
     family=_family,
-    reference_competes=False,  # it runs one of these kernels
+    reference_competes=_masked_or_grouped,  # else it runs one of these kernels
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .reference import is_grouped
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -17,13 +19,18 @@ def why_not_alike(
     dtypes: tuple[torch.dtype, ...] = _HALF,
     mask: torch.Tensor | None = None,
     is_causal: bool = False,
+    grouped: bool = False,
 ) -> str | None:
-    """Whether q, k and v are alike and of a head size that a kernel takes. A kernel that takes masks does not pass them on."""
+    """Whether q, k and v are alike and of a head size that a kernel takes. A kernel that takes masks does not pass them on.
+
+    ``grouped``: whether it takes keys of fewer heads.
+    """
     if any(tensor.dim() != 4 for tensor in (q, k, v)):
         return "q, k and v must be 4-D"
     if q.dtype not in dtypes or k.dtype != q.dtype or v.dtype != q.dtype:
         return f"q, k and v are {', '.join(str(tensor.dtype).removeprefix('torch.') for tensor in (q, k, v))}"
-    if not q.shape[:2] == k.shape[:2] == v.shape[:2] or k.shape[2] != v.shape[2] or not q.shape[3] == k.shape[3] == v.shape[3]:
+    alike = q.shape[1] == k.shape[1] or (grouped and is_grouped(q, k, v))
+    if not alike or q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[3] != k.shape[3]:
         return f"q, k and v are of different shapes ({', '.join(str(tuple(tensor.shape)) for tensor in (q, k, v))})"
     if q.shape[3] % multiple:
         return f"head size {q.shape[3]} is not a multiple of {multiple}"

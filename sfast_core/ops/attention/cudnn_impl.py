@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .constraints import why_not_alike
-from .reference import tokens_inside
+from .reference import is_grouped, tokens_inside
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -19,11 +19,15 @@ REPAIRED = 91501  # cuDNN before 9.15.1 accesses memory out of bounds where L or
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
-    """The reason why cuDNN can't compute this, or None. Masks are left to PyTorch's own choice."""
+    """The reason why cuDNN can't compute this, or None."""
     if target.numerics.deterministic:
         return "PyTorch doesn't count it among its deterministic algorithms"
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=256, mask=call.mask):
+    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=256, grouped=True):
         return reason
+    if call.mask is not None and (call.mask.dtype not in (torch.bool, call.q.dtype) or call.mask.requires_grad or call.is_causal):
+        return f"the mask is {call.mask.dtype}, must be torch.bool or {call.q.dtype}, without causal attention"
+    if call.mask is not None and not 2 <= call.mask.dim() <= 4:
+        return f"the mask is {list(call.mask.shape)}, must have 2 to 4 dimensions"
     version = torch.backends.cudnn.version() or 0
     if version < 90000:
         return f"needs cuDNN 9, this is {version}"
@@ -61,9 +65,24 @@ def launch(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """As :func:`.reference.attention`, without mask.
+    """As :func:`.reference.attention`. A query that may see no key gets a mean of all values.
 
     The operator behind ``scaled_dot_product_attention`` is called as it is: ``sdpa_kernel`` would choose it too, by switches that
     are global to the process, while kernels are tried and measured in several threads.
     """
-    return tokens_inside(torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, False, 0.0, is_causal, False, scale=scale)[0])
+    if is_grouped(q, k, v):
+        k, v = (_each_group(tensor, q.shape[1] // k.shape[1]) for tensor in (k, v))
+    added = None if mask is None else _added(mask, q)
+    return tokens_inside(torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, added, False, 0.0, is_causal, False, scale=scale)[0])
+
+
+def _each_group(heads: torch.Tensor, times: int) -> torch.Tensor:
+    """[B, H, S, D] as [B, H * times, S, D], each head several times beside itself."""
+    return heads[:, :, None].expand(-1, -1, times, -1, -1).flatten(1, 2)
+
+
+def _added(mask: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """A mask in four dimensions that is added to the scores: what is left out by the lowest number, since only infinities would be no number."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
+    return mask[(None,) * (4 - mask.dim())]

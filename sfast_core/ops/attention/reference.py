@@ -18,8 +18,8 @@ def attention(
 
     Args:
         q: [B, H, L, D]; mostly a strided view of a packed projection, the last dimension contiguous.
-        k: [B, H, S, D].
-        v: [B, H, S, D'].
+        k: [B, H, S, D], or of fewer heads, of which each is that of as many queries' heads beside one another.
+        v: [B, H, S, D'], of as many heads as k.
         mask: broadcastable to [B, H, L, S], added to the scores; boolean: False leaves a key out. Not with ``is_causal``.
         is_causal: query i sees the keys 0..i alone.
         scale: None for 1 / sqrt(D).
@@ -27,7 +27,13 @@ def attention(
     Returns:
         [B, H, L, D'] in q's dtype, laid out so that ``out.transpose(1, 2).reshape(B, L, H * D')`` is a view.
     """
-    return tokens_inside(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale))
+    grouped = {"enable_gqa": True} if is_grouped(q, k, v) else {}
+    return tokens_inside(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale, **grouped))
+
+
+def is_grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether each head of the keys and values is several queries'."""
+    return q.dim() == 4 and k.shape[1] == v.shape[1] != q.shape[1] and k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0
 
 
 def tokens_inside(out: torch.Tensor) -> torch.Tensor:

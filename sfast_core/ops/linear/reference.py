@@ -49,10 +49,26 @@ def linear(
         raise ValueError(f"linear: weight has {weight.shape[0]} rows, must be an even number (value rows and gate rows)")
     if gate_first and not gated:
         raise ValueError("linear: gate_first is True, must be False where gated is")
-    h = F.linear(x, weight, bias)
+    h = product(x, weight, bias)
     if gated:
         value, gate = h.chunk(2, -1)[::-1] if gate_first else h.chunk(2, -1)
         h = value * ACTS[act](gate)
     else:
         h = ACTS[act](h)
     return h if residual is None else (h + residual).contiguous()
+
+
+def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``F.linear`` as one matrix product.
+
+    Of tokens whose images don't lie one behind another ([L, B, K] of what lies as [B, L, K]) PyTorch makes a product for each of the first dimension,
+    of B rows, unless the weight could get a gradient: 53 ms where one takes 1.1 (H100, Cosmos, L 20,480, B 2).
+    """
+    if _is_matrix(x):
+        return F.linear(x, weight, bias)
+    return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], weight.shape[0])
+
+
+def _is_matrix(x: torch.Tensor) -> bool:
+    """Whether the rows of x [..., K] can be counted through without a copy, as far as PyTorch asks."""
+    return all(x.stride(dim) == x.stride(dim + 1) * x.shape[dim + 1] for dim in range(x.dim() - 2))

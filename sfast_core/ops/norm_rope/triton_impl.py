@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5 where 512 tokens and 4096 are joined (31.2).
 PROGRAM_ELEMENTS = 1024
 THREAD_ELEMENTS = 16
+WIDE_THREAD_ELEMENTS = 32  # where the norm is over all heads: [2, 10560, 24, 128] 95 us and 105 with 16; [2, 5376, 32, 64], rotations by head, 112 with both
 SMALLEST_HEAD, LARGEST_HEAD = 16, 256
 
 
@@ -101,6 +102,6 @@ def launch(
                 WIDE=wide,
                 BY_HEAD=rotations is not None and rotations.dim() == 6,
                 HALVES=halves,
-                num_warps=max(1, program_heads * block // (32 * THREAD_ELEMENTS)),
+                num_warps=max(1, program_heads * block // (32 * (WIDE_THREAD_ELEMENTS if wide else THREAD_ELEMENTS))),
             )
     return out

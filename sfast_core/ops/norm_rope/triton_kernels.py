@@ -48,8 +48,12 @@ def norm_rope_kernel(
         else:
             matrices = rotations_ptr + image * rotations_image + (first + token).to(tl.int64) * (2 * D) + 4 * pair
             there = pair < D // 2 if BLOCK_D > D else None
-        m00, m01 = tl.load(matrices, mask=there).to(tl.float32), tl.load(matrices + 1, mask=there).to(tl.float32)
-        m10, m11 = tl.load(matrices + 2, mask=there).to(tl.float32), tl.load(matrices + 3, mask=there).to(tl.float32)
+        place = tl.arange(0, 2)
+        four = matrices[:, :, None, None] + 2 * place[None, None, :, None] + place[None, None, None, :]  # beside one another: 16 bytes a load
+        columns = tl.load(four, mask=None if there is None else there[:, :, None, None]).to(tl.float32)
+        left, right = tl.split(columns)
+        m00, m10 = tl.split(left)
+        m01, m11 = tl.split(right)
     if NORM:
         if WIDE:
             x *= tl.rsqrt(tl.sum(tl.sum(x * x, 1), 0) / (H * D) + eps)

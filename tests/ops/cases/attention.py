@@ -62,6 +62,17 @@ def _masked(shape: tuple[int, ...], boolean: bool) -> Make:
     return make
 
 
+def _grouped(heads: int, keys_heads: int, queries: int, keys: int, depth: int, **options: Any) -> Make:
+    """Each head of the keys is several queries'."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        data = Data(dtype, device)
+        k, v = data.normal(2, keys, 2, keys_heads, depth).unbind(2)
+        return (_heads(data.normal(2, queries, heads, depth)), _heads(k), _heads(v)), dict(options)
+
+    return make
+
+
 def _far_apart(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Queries of two batches with 2^31 elements between them."""
     data = Data(dtype, device)
@@ -101,6 +112,9 @@ CASES = [
         for name, shape in (("heads", (2, 2, 24, 24)), ("shared", (24, 24)), ("keys", (2, 1, 1, 24)))
     ),
     Case("mask-boolean", _masked((2, 1, 24, 24), True)),
+    Case("mask-boolean-keys", _masked((2, 1, 1, 24), True)),
+    Case("grouped", _grouped(6, 2, 40, 56, 32)),
+    Case("grouped-one-head", _grouped(4, 1, 40, 40, 64, is_causal=True)),
     Case("head-264", _packed(2, 1, 70, 264)),
     Case("head-512", _packed(1, 2, 37, 512, scale=0.02)),
     Case("head-512-peaked", _cross(1, 1, 40, 150, 512, spread=4.0)),
@@ -122,7 +136,25 @@ SHAPES = [
     (1, 1, 4096, 4096, 512),
 ]
 
+
+
+def _long_mask(shape: tuple[int, ...], boolean: bool) -> Make:
+    """Of a prompt behind an image's tokens, of which the last don't count."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        (q, k, v), _ = _packed(2, 8, 1280, 128)(dtype, device)
+        seen = torch.ones(shape, dtype=torch.bool, device=device)
+        seen[..., 1100:] = False
+        return (q, k, v, seen if boolean else torch.zeros(shape, dtype=dtype, device=device).masked_fill(~seen, -1e4)), {}
+
+    return make
+
+
 GPU_CASES = [
+    Case("mask-of-a-prompt", _long_mask((2, 1, 1, 1280), False)),
+    Case("mask-of-a-prompt-boolean", _long_mask((2, 1, 1, 1280), True)),
+    Case("mask-of-pairs", _long_mask((1280, 1280), False)),
+    Case("grouped-24-8", _grouped(24, 8, 1100, 1100, 120)),
     *(Case(f"{b}x{h}x{q}x{k}-head-{d}", _packed(b, h, q, d) if q == k else _cross(b, h, q, k, d)) for b, h, q, k, d in SHAPES),
     Case("past-2-31-elements", _far_apart, slow=True),
 ]

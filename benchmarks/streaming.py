@@ -1,0 +1,221 @@
+"""``python -m benchmarks.streaming [--models SDXL,Flux] [--parts 0,50,90] [--rounds 10] [--out FOLDER]``: models of which a part is in main memory.
+
+For each model and part (percent, spread evenly over the layers, in pinned memory) one forward: the time with all weights on the GPU, what has to be
+moved divided by the bandwidth that is measured here, and ours. A forward can't take less than the larger of the two; ``ratio`` is ours to that.
+SDXL's UNet has batch 4, Flux 5 of its 19 double blocks and 10 of its 38 single ones. Where ``COMFYUI_PATH`` names ComfyUI, SDXL's UNet of ComfyUI
+stands beside it, with the same part offloaded by ComfyUI itself. Writes ``streaming.csv``, ``.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import streaming_comfy
+from .machine import facts, write
+
+_DEVICE = torch.device("cuda")
+_SETTLING = 4  #: calls: one by one, captured, replayed
+_BANDWIDTH_BYTES = 1 << 30
+
+
+@dataclass
+class Row:
+    """One part of one model away.
+
+    ``bound_ms``: the larger of the resident step and the time to move what is away. ``right``: the bits of the whole model, or close to the host's.
+    """
+
+    model: str
+    part: int
+    moved_bytes: int
+    ring_bytes: int
+    resident_ms: float
+    moving_ms: float
+    bound_ms: float
+    ours_ms: float
+    ratio: float
+    host_ms: float
+    peak_bytes: int
+    budget_bytes: int
+    calls: str
+    right: bool
+
+
+def bandwidth() -> float:
+    """Bytes per second from pinned memory to the device, of copies as long as a large layer's."""
+    source, to = torch.empty(_BANDWIDTH_BYTES, dtype=torch.uint8).pin_memory(), torch.empty(_BANDWIDTH_BYTES, dtype=torch.uint8, device=_DEVICE)
+    return _BANDWIDTH_BYTES / (_milliseconds(lambda: to.copy_(source, non_blocking=True), 10) / 1e3)
+
+
+def _milliseconds(call: Callable[[], Any], rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+class _Pinned:
+    """A module's weights in pinned memory, in the order of its layers; which of them are on the device changes."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._tensors = list(module.parameters())
+        self._pinned: list[torch.Tensor | None] = [None] * len(self._tensors)
+        self.bytes = sum(tensor.nbytes for tensor in self._tensors)
+
+    def move(self, part: int) -> int:
+        """Let ``part`` percent be away, evenly. Returns their bytes."""
+        moved = seen = 0
+        for index, tensor in enumerate(self._tensors):
+            seen += tensor.nbytes
+            away = moved + tensor.nbytes <= seen * part / 100 + tensor.nbytes / 2 and part > 0
+            moved += tensor.nbytes if away else 0
+            if away and tensor.device.type != "cpu":
+                kept = self._pinned[index]
+                if kept is None:
+                    kept = self._pinned[index] = torch.empty_like(tensor, device="cpu").pin_memory()
+                kept.copy_(tensor)
+                tensor.data = kept
+            elif not away and tensor.device.type == "cpu":
+                tensor.data = tensor.data.to(_DEVICE)
+        torch.cuda.empty_cache()
+        return moved
+
+
+def _sdxl() -> tuple[Any, dict[str, Any]]:
+    from .full_size import MODELS, build_unet, inputs_for
+
+    unet = build_unet(MODELS[1].config, _DEVICE, torch.float16)
+    return unet, inputs_for(unet, _DEVICE, torch.float16, batch=4)
+
+
+def _flux() -> tuple[Any, dict[str, Any]]:
+    from .transformer import _build_flux, _flux_inputs
+
+    return _build_flux(torch.bfloat16), _flux_inputs(None, torch.bfloat16)
+
+
+BUILD: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {"SDXL": _sdxl, "Flux": _flux}
+
+
+def measure(name: str, parts: list[int], rounds: int, budget: int | None, per_second: float) -> list[Row]:
+    """All parts of one model, the whole one first."""
+    from sfast_core import CompileConfig, compile
+
+    module, inputs = BUILD[name]()
+    handle = compile(module, CompileConfig(stream_budget_bytes=budget), name)
+    call = lambda: handle(**inputs)  # noqa: E731
+    first = call()[0]
+    for _ in range(_SETTLING):
+        call()
+    resident = _milliseconds(call, rounds)
+    weights, rows, before = _Pinned(module), [], dict(handle.engine.report.calls)
+    for part in parts:
+        moved = weights.move(part)
+        for _ in range(_SETTLING):
+            result = call()[0]
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        free = torch.cuda.mem_get_info()[0]
+        ours = _milliseconds(call, rounds)
+        report = handle.engine.report
+        now = {path: count - before.get(path, 0) for path, count in report.calls.items()}
+        before, signature = dict(report.calls), report.signatures[0]
+        moving = moved / per_second * 1e3
+        bound = max(resident, moving)
+        rows.append(
+            Row(
+                name, part, signature.streamed_bytes, signature.ring_bytes, resident, moving, bound, ours, ours / bound, 0.0,
+                torch.cuda.max_memory_allocated(), weights.bytes - moved + signature.ring_bytes,
+                " ".join(f"{path}:{count}" for path, count in now.items() if count), bool(torch.equal(result, first)),
+            )
+        )  # fmt: skip
+        print(f"{rows[-1]} free {free}", file=sys.stderr, flush=True)
+        for reason, count in report.reasons.items():
+            print(f"  eager, {count}x: {reason}", file=sys.stderr)
+    return rows
+
+
+def beside_comfyui(name: str, parts: list[int], rounds: int, per_second: float, device: torch.device = _DEVICE) -> list[Row]:
+    """ComfyUI's UNet, partly loaded by ComfyUI, plain and through our node."""
+    model, resident = streaming_comfy.PartlyLoaded(name, device, 4), 0.0
+    rows: list[Row] = []
+    for part in parts:
+        with model.loaded(part) as moved:
+            for _ in range(2):
+                expected = model.call(model.plain)
+            host = _milliseconds(lambda: model.call(model.plain), min(rounds, 5))
+            before = dict(streaming_comfy.report_of(model).calls) if rows else {}
+            for _ in range(_SETTLING):
+                result = model.call(model.fast)
+            torch.cuda.reset_peak_memory_stats()
+            ours = _milliseconds(lambda: model.call(model.fast), rounds)
+            report = streaming_comfy.report_of(model)
+            signature = report.signatures[0]
+            now = {path: count - before.get(path, 0) for path, count in report.calls.items()}
+            resident = resident or ours
+            moving = moved / per_second * 1e3
+            away = int(((result.float() - expected.float()).norm() / expected.float().norm()).item() > 2e-2)
+            rows.append(
+                Row(
+                    f"{name} in ComfyUI", part, signature.streamed_bytes, signature.ring_bytes, resident, moving, max(resident, moving), ours,
+                    ours / max(resident, moving), host, torch.cuda.max_memory_allocated(), 0,
+                    " ".join(f"{path}:{count}" for path, count in now.items() if count), not away,
+                )
+            )  # fmt: skip
+            print(rows[-1], file=sys.stderr, flush=True)
+            for reason, count in report.reasons.items():
+                print(f"  eager, {count}x: {reason}", file=sys.stderr)
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    lines = ["| model | away | moved | ring | resident ms | moving ms | ours ms | to the bound | the host ms | peak |", "|---" * 10 + "|"]
+    for row in rows:
+        host = f"{row.host_ms:.1f}" if row.host_ms else "-"
+        lines.append(
+            f"| {row.model} | {row.part}% | {row.moved_bytes / 2**30:.2f} GiB | {row.ring_bytes / 2**20:.0f} MiB | {row.resident_ms:.1f} "
+            f"| {row.moving_ms:.1f} | {row.ours_ms:.1f} | {row.ratio:.2f} | {host} | {row.peak_bytes / 2**30:.2f} GiB |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="SDXL,Flux", help=f"of {', '.join(BUILD)}, with commas between them")
+    parser.add_argument("--parts", default="0,50,90", help="percent of the weights that are in main memory")
+    parser.add_argument("--rounds", type=int, default=10, help="calls of each")
+    parser.add_argument("--budget", type=int, default=None, help="MiB of the GPU's memory for weights on their way; a part of what is free if not given")
+    parser.add_argument("--out", type=Path, default=Path("docs/measured"), help="the folder for the results")
+    given = parser.parse_args()
+    sys.argv = sys.argv[:1]
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    budget = given.budget << 20 if given.budget is not None else None
+    with torch.no_grad():
+        per_second = bandwidth()
+        print(f"{per_second / 1e9:.1f} GB/s from pinned memory", file=sys.stderr)
+        parts = [int(part) for part in given.parts.split(",")]
+        rows = [row for name in given.models.split(",") for row in measure(name, parts, given.rounds, budget, per_second)]
+        if streaming_comfy.comfyui() and "SDXL" in given.models:
+            streaming_comfy.find(str(streaming_comfy.comfyui()))
+            rows += beside_comfyui("SDXL", parts, given.rounds, per_second)
+    print(write(given.out, "streaming", rows, table(rows), facts()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""How ComfyUI keeps a model of which a part is in main memory: ``--lowvram``, ``--novram``, and whatever didn't fit.
+
+A layer whose weights are there brings them at each call, casts them, and adds what LoRAs the model has: they are functions of the layer's then
+(``weight_function``), by ComfyUI's own class. Functions of other classes are another node's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...reasons import COMPUTED
+from ...weights import Offload, WeightRef, WeightsElsewhere
+from ...weights.offload import Computed
+from ...weights.tensor_map import TensorMap
+
+log = logging.getLogger("fast_compile")
+FUNCTIONS = {"weight": "weight_function", "bias": "bias_function"}
+#: What of a layer says no more than where its weights are: :class:`ComfyOffload` asks for it at each call.
+LEFT_TO_HOST = frozenset({"comfy_cast_weights", "prev_comfy_cast_weights", "comfy_patched_weights", *FUNCTIONS.values()})
+_NONE: list[Any] = []
+
+
+def is_of_host(function: Any) -> bool:
+    """Whether a function of a layer's weights is ComfyUI's own, for the LoRAs of a model that is partly in main memory."""
+    kind = getattr(sys.modules.get("comfy.model_patcher"), "LowVramPatch", None)
+    return kind is not None and type(function) is kind
+
+
+def others_function(module: Any) -> bool:
+    """Whether another node computes a layer's weights at each call."""
+    return any(not is_of_host(function) for name in FUNCTIONS.values() for function in getattr(module, name, None) or ())
+
+
+class ComfyOffload(Offload):
+    """The weights of one module that ComfyUI loads.
+
+    Args:
+        owner: what a patcher calls its model; the compiled module is that or below it.
+    """
+
+    def __init__(self, owner: torch.nn.Module) -> None:
+        self._owner = weakref.ref(owner)
+        self._asked = TensorMap[bool]()  # weights that were to be pinned
+
+    def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
+        """See :class:`Offload`."""
+        found = tuple(getattr(ref.module(), FUNCTIONS.get(ref.name, ""), None) or ())
+        if found and (ref.part is not None or not all(map(is_of_host, found))):
+            raise WeightsElsewhere(COMPUTED(kind=type(ref.module()).__name__))
+        return found
+
+    def watch(self, refs: Sequence[WeightRef]) -> Callable[[], bool]:
+        """See :class:`Offload`."""
+        below = [ref for ref in refs if ref.path and ref.name in FUNCTIONS]  # the root's dictionary leads to the compiled state: a cycle
+        tables, names = [ref.module().__dict__ for ref in below], [FUNCTIONS[ref.name] for ref in below]
+        now = lambda: list(map(dict.get, tables, names, itertools.repeat(_NONE)))  # noqa: E731
+        before = [list(functions) for functions in now()]
+        return lambda: now() == before
+
+    def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
+        """Ask the patcher, once for each tensor: it knows how much may be pinned, and gives it back when it unloads the model."""
+        if tensor.device.type != "cpu" or tensor in self._asked or not torch.cuda.is_available():
+            return False
+        if tensor.is_pinned():
+            return True
+        self._asked[tensor] = True
+        owner: Any = self._owner()
+        ask = getattr(getattr(owner, "current_patcher", None), "pin_weight_to_device", None)
+        if ask is None or ref.part is not None or not hasattr(owner, "diffusion_model"):
+            return False
+        try:
+            ask(f"diffusion_model.{ref}")
+        except Exception:  # it is brought all the same, only slower
+            log.debug("Fast Compile: ComfyUI couldn't pin %s", ref, exc_info=True)
+        return tensor.is_pinned()
+

@@ -1,0 +1,146 @@
+"""A model under dynamic VRAM that doesn't fit: which of its modules are in the range for the length of a call, and where the others' weights are.
+
+What is resident is the host's to decide: the modules whose pages are there when a call begins are held there for its length, and none are asked for
+beyond. The others' weights come from where the host itself would bring them: its pinned buffer of the module, or the module's own tensors in main
+memory. All of it is comfy-aimdo's and ComfyUI's own interface: what is missing there is asked for, and without it the model runs as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...reasons import ANOTHER_DTYPE, COMPUTED, IN_A_FILE, NOT_PAGED, PAGES_MOVED
+from ...weights import Plain, WeightRef, WeightsElsewhere
+from ...weights.offload import Computed
+from .offload import FUNCTIONS, is_of_host
+
+PAGE_BYTES = 32 << 20  #: comfy-aimdo's
+ROOM_BYTES = 1 << 30  #: what is asked of the range where memory ran out beside it
+_ORDER = ("weight", "bias")  # in a pinned buffer
+_SUBSETS = ("weights", "weights-loaded")  # of pinned buffers: of what was never in the range, and of what was
+
+
+class PartlyResident:
+    """What there is during one call, in which this is entered and left.
+
+    Args:
+        vbar: the host's range.
+        modules: those with memory in it.
+        fill: brings a module's weights into its pages.
+
+    Attributes:
+        token: equal at two calls where the same modules are at the same pages, and the others' weights in the same memory.
+    """
+
+    def __init__(self, vbar: Any, modules: Sequence[torch.nn.Module], fill: Callable[[torch.nn.Module], None]) -> None:
+        self._vbar, self._modules, self._fill = vbar, modules, fill
+        self._held: list[torch.nn.Module] = []
+        self._away: dict[int, dict[str, torch.Tensor]] = {}
+        self.token: tuple[Any, ...] = ()
+
+    def enter(self) -> None:
+        """Hold what is resident, filled.
+
+        Raises:
+            WeightsElsewhere: the host keeps a weight in a way that isn't understood.
+        """
+        there, token = _pages(self._vbar), []
+        for module in self._modules:
+            signature = self._hold(module) if _is_there(module, self._vbar, there) else None
+            if signature is not None and signature != _bytes(module.__dict__.get("_v_signature")):
+                self._fill(module)
+                self._vbar.unpin(*module._v[1:])  # type: ignore[index]  # or it would be held twice where the host counts
+                if self._hold(module, again=True) != signature:
+                    raise WeightsElsewhere(PAGES_MOVED())
+            if signature is None:
+                weights = self._away[id(module)] = _brought_from(module)
+                token.append(tuple(tensor.data_ptr() for tensor in weights.values()))
+            else:
+                token.append((signature,))
+        self.token = tuple(token)
+
+    def leave(self, memory_ran_out: bool = False) -> None:
+        """Let go of everything. ``memory_ran_out``: there was too little beside what was held, so let there be more next time."""
+        for module in self._held:
+            self._vbar.unpin(*module._v[1:])  # type: ignore[index]
+        self._held = []
+        if memory_ran_out:
+            self._vbar.free_memory(ROOM_BYTES)
+
+    def away(self, module: torch.nn.Module) -> bool:
+        """Whether a module's weights have to be brought."""
+        return id(module) in self._away
+
+    def source(self, ref: WeightRef) -> torch.Tensor:
+        """The tensor in main memory that is a weight of such a module."""
+        whole = self._away[id(ref.module())].get(ref.name)
+        if whole is None:
+            raise WeightsElsewhere(NOT_PAGED(weight=ref))
+        return whole if ref.part is None else ref.part.at(whole, ref)
+
+    def _hold(self, module: torch.nn.Module, again: bool = False) -> bytes | None:
+        signature = self._vbar.fault(*module._v[1:])  # type: ignore[index]
+        if signature is not None and not again:
+            self._held.append(module)
+        return _bytes(signature)
+
+
+def computed_by_host(ref: WeightRef) -> tuple[Computed, ...]:
+    """What the host computes of a weight that isn't resident, each time that it uses it: a LoRA.
+
+    Raises:
+        WeightsElsewhere: a function is another node's, or the weight is quantised.
+    """
+    own = ref.module().__dict__
+    others, lora = own.get(FUNCTIONS.get(ref.name, "")) or (), own.get(f"{ref.name}_lowvram_function")
+    found = (*(() if lora is None else (lora,)), *others)
+    if found and (ref.part is not None or not all(map(is_of_host, found))):
+        raise WeightsElsewhere(COMPUTED(kind=type(ref.module()).__name__))
+    return found
+
+
+def own_tensor(ref: WeightRef) -> torch.Tensor:
+    """A module's own tensor in main memory, in the place of the one that would be in the range.
+
+    Raises:
+        WeightsElsewhere: in the range it is of another type.
+    """
+    tensor = Plain().laid((ref,))
+    wanted = getattr(ref.module(), f"{ref.name}_comfy_model_dtype", None)
+    if ref.part is None and wanted is not None and tensor.dtype != wanted:
+        raise WeightsElsewhere(ANOTHER_DTYPE(weight=ref, dtype=tensor.dtype, wanted=wanted))
+    return tensor
+
+
+def _brought_from(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Where a module's weights are, by name."""
+    weights = {name: tensor for name in _ORDER if (tensor := module._parameters.get(name)) is not None}
+    if any(tensor.is_meta for tensor in weights.values()):
+        raise WeightsElsewhere(IN_A_FILE(kind=type(module).__name__))
+    pinned = getattr(sys.modules.get("comfy.pinned_memory"), "get_pin", None)
+    gathered = getattr(sys.modules.get("comfy.memory_management"), "interpret_gathered_like", None)
+    if pinned is None or gathered is None or not hasattr(module, "_pin_state"):
+        return weights
+    pins = (pinned(module, subset) for subset in _SUBSETS)
+    pin = next((pin for pin in pins if pin is not None), None)
+    return weights if pin is None else dict(zip(weights, gathered(list(weights.values()), pin), strict=True))
+
+
+def _pages(vbar: Any) -> list[int] | None:
+    """Which pages of the range are resident; None where it doesn't say."""
+    return vbar.get_residency() if hasattr(vbar, "get_residency") else None
+
+
+def _is_there(module: torch.nn.Module, vbar: Any, pages: list[int] | None) -> bool:
+    if pages is None:
+        return True
+    start = module._v[1] - vbar.base_addr  # type: ignore[index]
+    return all(page & 1 for page in pages[start // PAGE_BYTES : (start + module._v[2] - 1) // PAGE_BYTES + 1])  # type: ignore[index]
+
+
+def _bytes(signature: Any) -> bytes | None:
+    return None if signature is None else bytes(signature)

@@ -1,0 +1,142 @@
+"""Instructions some of whose weights aren't on the device: each is brought before the instruction that reads it.
+
+At first one by one, just in time, which shows what is made of each in its memory; then by a schedule, through a ring, beside what is computed. Both run
+the same instructions on tensors with the same strides, so they give the same bits as with all weights on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from ...weights.arriving import Arriving
+from ..instructions import Function, run_all
+from .copier import Copier
+from .reads import Reads
+from .ring import Ring
+from .schedule import Schedule, sized
+
+Brought: TypeAlias = "Mapping[int, Arriving]"  #: weights that have to be brought, by their places among the values
+_KEPT = 16  # instructions for which a weight that comes one by one waits for its next reader
+
+
+class Streamed:
+    """One way through a list of instructions. Not thread-safe: its caller holds the device's lock.
+
+    Args:
+        function: the instructions.
+        weights: the places of all weights that they read.
+        device: where they run.
+    """
+
+    def __init__(self, function: Function, weights: Collection[int], device: torch.device) -> None:
+        self._function, self._weights, self._device = function, frozenset(weights), device
+        self._reads = Reads(function, self._weights)
+        self._planned: tuple[object, Schedule] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether a schedule can be made: a run one by one has shown what is made of weights."""
+        return self._reads.complete
+
+    def one_by_one(self, brought: Brought, values: list[Any]) -> None:
+        """Run on ``values``, with each weight brought just before it is read."""
+        instructions, reads = self._function.instructions, self._reads
+        next_read = _next_reads(reads, len(instructions), brought)
+        for index, instruction in enumerate(instructions):
+            for place in reads.weights_at(index):
+                if place in brought and values[place] is None:
+                    values[place] = self._bring(brought[place])
+            run_all([instruction._replace(last_used=())], values)
+            reads.look(index, values)
+            for place in instruction.last_used:
+                values[place] = None
+            for place in reads.weights_at(index):
+                if place in brought and next_read.get((place, index), index) > index + _KEPT:
+                    values[place] = None
+        for place in self._function.outputs:
+            if place in brought:
+                values[place] = self._bring(brought[place])
+        reads.complete = True
+
+    def plan(self, brought: Brought, budget_bytes: int) -> Schedule:
+        """How these are brought through a ring of at most ``budget_bytes``; of more where what one instruction reads, twice, is more."""
+        slots = {place: (weight.nbytes, weight.in_place) for place, weight in brought.items()}
+        shape = (tuple(slots.items()), budget_bytes)
+        if self._planned is None or self._planned[0] != shape:
+            self._planned = shape, sized(self._reads.uses(slots), budget_bytes)
+        return self._planned[1]
+
+    def run(self, schedule: Schedule, brought: Brought, values: list[Any], ring: Ring, copier: Copier) -> None:
+        """Run on ``values`` by the schedule for these weights. What lies in the ring behind that is overwritten by the next run."""
+        busy, ring.busy = ring.busy, True
+        try:
+            _Run(schedule, brought, ring.memory, copier).all(self._function, values)
+        finally:
+            ring.busy = busy
+
+    def _bring(self, weight: Arriving) -> torch.Tensor:
+        slot = torch.empty(weight.nbytes, dtype=torch.uint8, device=self._device)
+        for part, source in zip(weight.views(slot), weight.sources, strict=True):
+            part.copy_(source)
+        return weight.made(slot)
+
+
+class _Run:
+    """One run by a schedule."""
+
+    def __init__(self, schedule: Schedule, brought: Brought, memory: torch.Tensor, copier: Copier) -> None:
+        self._copies, self._brought, self._memory, self._copier = schedule.copies, brought, memory, copier
+        self._next = 0
+        self._marks: dict[int, object] = {}  # behind the last copy that an instruction waits for
+
+    def all(self, function: Function, values: list[Any]) -> None:
+        """Run all instructions on ``values``."""
+        end = len(function.instructions)
+        stops = sorted({copy.after + 1 for copy in self._copies} | {copy.before for copy in self._copies} | {0, end})
+        come = [copy.before for copy in self._copies]
+        place = 0
+        self._copier.begin()
+        for at, until in zip(stops, [*stops[1:], end], strict=True):
+            self._start(at - 1)
+            if at in self._marks:
+                self._copier.wait_for_copies(self._marks.pop(at))
+            while place < len(come) and come[place] == at:
+                copy = self._copies[place]
+                values[copy.weight] = self._brought[copy.weight].made(self._slot(copy.weight, copy.offset))
+                place += 1
+            run_all(function.instructions[at:until], values)
+        self._copier.end()
+
+    def _start(self, behind: int) -> None:
+        """Start the copies that may begin behind this instruction, which is the last that was run."""
+        copies = self._copies
+        if self._next == len(copies) or copies[self._next].after > behind:
+            return
+        if behind >= 0:
+            self._copier.wait_for_results(self._copier.computed())
+        while self._next < len(copies) and copies[self._next].after <= behind:
+            copy = copies[self._next]
+            weight = self._brought[copy.weight]
+            self._copier.copy(weight.views(self._slot(copy.weight, copy.offset)), weight.sources)
+            self._next += 1
+            if self._next == len(copies) or copies[self._next].before != copy.before or copies[self._next].after > behind:
+                self._marks[copy.before] = self._copier.copied()
+
+    def _slot(self, place: int, offset: int) -> torch.Tensor:
+        return self._memory[offset : offset + self._brought[place].nbytes]
+
+
+def _next_reads(reads: Reads, count: int, brought: Brought) -> dict[tuple[int, int], int]:
+    """By weight and instruction, which instruction reads it next."""
+    found: dict[tuple[int, int], int] = {}
+    later: dict[int, int] = {}
+    for index in reversed(range(count)):
+        for place in reads.weights_at(index):
+            if place in brought:
+                if place in later:
+                    found[place, index] = later[place]
+                later[place] = index
+    return found

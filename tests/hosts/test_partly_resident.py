@@ -1,0 +1,203 @@
+"""A model under dynamic VRAM that doesn't fit, with stand-ins for the host's range, its pinned buffers and the function that fills pages."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from sfast_core.hosts.comfy.dynamic import DynamicStore
+from sfast_core.hosts.comfy.page import PageOrOwn
+from sfast_core.weights import Arrival, Arriving, Weight, WeightsElsewhere, WeightTable
+
+DEVICE = torch.device("cpu")
+MB = 1 << 20
+
+
+class Range:
+    """Three modules of 40 MB each, behind one another: pages of 32 MB that are there or not."""
+
+    base_addr, offset = 1 << 32, 120 * MB
+
+    def __init__(self) -> None:
+        self.pages = [True] * 4
+        self.moves = 0
+        self.pinned: list[int] = []
+        self.freed = 0
+
+    def of(self, address: int, size: int) -> range:
+        start = address - self.base_addr
+        return range(start // (32 * MB), (start + size - 1) // (32 * MB) + 1)
+
+    def get_residency(self) -> list[int]:
+        return [1 if page else 0 for page in self.pages]
+
+    def fault(self, address: int, size: int) -> bytes | None:
+        if not all(self.pages[page] for page in self.of(address, size)):
+            return None
+        self.pinned.append(address)
+        return bytes([self.moves, *self.of(address, size)])
+
+    def unpin(self, address: int, size: int) -> None:
+        if address in self.pinned:
+            self.pinned.remove(address)
+
+    def free_memory(self, size: int) -> None:
+        self.freed += size
+
+
+class Patch:
+    """As ComfyUI's own class of a LoRA on a weight that is computed at each use."""
+
+    def __call__(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.add_(1)
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+        self.range = Range()
+        self.dynamic_vbars = {DEVICE: self.range}
+        self.current_weight_patches_uuid = "plain"
+        for index, layer in enumerate(self.layers):
+            layer.requires_grad_(False)
+            layer._v, layer._v_signature = (self.range, self.range.base_addr + index * 40 * MB, 40 * MB), None  # type: ignore[assignment]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    model, pages = Model(), {}
+
+    def cast(module: Any, _: Any, dtype: Any, device: Any, bias_dtype: Any, offloadable: bool) -> Any:
+        signature = model.range.fault(*module._v[1:])
+        if id(module) not in pages:
+            pages[id(module)] = torch.empty(4, 4), torch.empty(4)
+        module._v_weight, module._v_bias = pages[id(module)]
+        module._v_weight.copy_(module.weight), module._v_bias.copy_(module.bias)
+        module._v_signature = signature
+        return module._v_weight, module._v_bias, None
+
+    ops = types.SimpleNamespace(cast_bias_weight=cast, uncast_bias_weight=lambda module, *_: model.range.unpin(*module._v[1:]))
+    monkeypatch.setitem(sys.modules, "comfy", types.SimpleNamespace(ops=ops))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "comfy.ops", ops)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "comfy.model_patcher", types.SimpleNamespace(LowVramPatch=Patch))  # type: ignore[arg-type]
+    return model
+
+
+def weights(model: Model) -> list[Weight]:
+    table = WeightTable(model)
+    return [Weight((ref,)) for layer in model.layers for name in ("weight", "bias") if (ref := table.ref(layer, name)) is not None]
+
+
+def resolved(store: DynamicStore, model: Model) -> list[Any]:
+    wanted = weights(model)
+    return store.resolve(wanted, DEVICE, [Arrival()] * len(wanted))
+
+
+def test_what_is_resident_is_read_there_and_the_rest_brought(model: Model) -> None:
+    store = DynamicStore(model)
+    model.range.pages[2] = False  # the second module's end and the third's beginning
+    with store.pinned(DEVICE):
+        found = resolved(store, model)
+        assert model.range.pinned == [model.layers[0]._v[1]]
+    assert [isinstance(each, Arriving) for each in found] == [False, False, True, True, True, True]
+    assert found[0] is model.layers[0]._v_weight and torch.equal(found[0], model.layers[0].weight)
+    assert [each.sources[0] for each in found[2:4]] == [model.layers[1].weight, model.layers[1].bias]
+    assert not model.range.pinned
+
+
+def test_the_hosts_pinned_buffer_is_what_is_copied_from(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = {id(layer): torch.zeros(1024, dtype=torch.uint8) for layer in model.layers[1:]}
+    monkeypatch.setitem(sys.modules, "comfy.pinned_memory", types.SimpleNamespace(get_pin=lambda module, subset: pins.get(id(module)) if subset == "weights" else None))  # type: ignore[arg-type]
+    views = lambda tensors, pin: [pin[:64].view(torch.float32).view(4, 4), pin[512:528].view(torch.float32)]  # noqa: E731
+    monkeypatch.setitem(sys.modules, "comfy.memory_management", types.SimpleNamespace(interpret_gathered_like=views))  # type: ignore[arg-type]
+    for layer in model.layers[:2]:
+        layer._pin_state = {}  # type: ignore[assignment]
+    store = DynamicStore(model)
+    model.range.pages = [False] * 4
+    with store.pinned(DEVICE):
+        found = resolved(store, model)
+    assert found[0].sources[0] is model.layers[0].weight, "the host has no buffer for it"
+    assert found[2].sources[0].data_ptr() == pins[id(model.layers[1])].data_ptr()
+    assert found[3].sources[0].data_ptr() == pins[id(model.layers[1])].data_ptr() + 512
+    assert found[4].sources[0] is model.layers[2].weight, "the host keeps none for this module"
+
+
+def test_whether_a_graph_may_be_replayed(model: Model) -> None:
+    store = DynamicStore(model)
+    model.range.pages[3] = False
+
+    def bound() -> Any:
+        with store.pinned(DEVICE):
+            return store.bind(weights(model), resolved(store, model)), store.watch(weights(model))
+
+    def holds(found: Any) -> bool:
+        with store.pinned(DEVICE):
+            return found[0].readable() and found[0].valid() and found[1]()
+
+    found = bound()
+    assert holds(found) and holds(found)
+    assert not found[0].readable(), "nothing is held outside of a call"
+    model.range.pages[0] = False
+    assert not holds(found), "another part is away"
+    model.range.pages[0] = True
+    assert holds(found)
+    model.range.moves = 1
+    assert not holds(found), "pages moved"
+    model.range.moves, model.current_weight_patches_uuid = 0, "a LoRA"
+    assert not holds(found)
+    found = bound()
+    model.layers[2].weight = torch.nn.Parameter(torch.zeros(4, 4), requires_grad=False)
+    assert not holds(found), "what is brought lies elsewhere"
+
+
+def test_a_lora_is_computed_of_what_is_brought(model: Model) -> None:
+    store = DynamicStore(model)
+    model.range.pages = [False] * 4
+    model.layers[0].weight_lowvram_function = Patch()  # type: ignore[assignment]
+    with store.pinned(DEVICE):
+        found = resolved(store, model)
+    assert found[0].computed and not found[1].computed and not found[2].computed
+    slot = torch.empty(found[0].nbytes, dtype=torch.uint8)
+    found[0].views(slot)[0].copy_(found[0].sources[0])
+    assert torch.equal(found[0].made(slot), model.layers[0].weight + 1)
+    model.layers[0].weight_function = [lambda weight: weight]  # type: ignore[assignment]
+    with store.pinned(DEVICE), pytest.raises(WeightsElsewhere, match="compute their weights"):
+        resolved(store, model)
+    assert not model.range.pinned
+
+
+def test_where_memory_runs_out_the_range_gives_some_back(model: Model) -> None:
+    store = DynamicStore(model)
+    model.range.pages[3] = False
+    with pytest.raises(torch.cuda.OutOfMemoryError), store.pinned(DEVICE):
+        raise torch.cuda.OutOfMemoryError("as a graph's memory")
+    assert model.range.freed and not model.range.pinned
+
+
+def test_all_of_it_there_again(model: Model) -> None:
+    store = DynamicStore(model)
+    model.range.pages[3] = False
+    with store.pinned(DEVICE):
+        assert any(isinstance(each, Arriving) for each in resolved(store, model))
+    model.range.pages[3] = True
+    with store.pinned(DEVICE):
+        assert not any(isinstance(each, Arriving) for each in resolved(store, model))
+    assert not model.range.pinned
+
+
+def test_what_a_recorded_call_binds(model: Model) -> None:
+    """In the range, or, where there was no room, the module's own, if it is of the type that is computed with."""
+    table = WeightTable(model)
+    ref = table.ref(model.layers[0], "weight")
+    assert ref is not None
+    assert PageOrOwn().laid((ref,)) is model.layers[0].weight
+    model.layers[0].weight_comfy_model_dtype = torch.float16  # type: ignore[assignment]
+    with pytest.raises(WeightsElsewhere, match="float32 in main memory"):
+        PageOrOwn().laid((ref,))
+    model.layers[0]._v_weight, model.layers[0]._v_signature = torch.zeros(4, 4), b"1"  # type: ignore[assignment]
+    assert PageOrOwn().laid((ref,)) is model.layers[0]._v_weight
