@@ -15,6 +15,7 @@ import torch
 from .ahead import prepare
 from .config import CompileConfig
 from .engine import Engine, Forward
+from .libraries import known_layers
 from .report import Report, versions
 from .state import StatefulCalls, has_state
 
@@ -83,7 +84,7 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         there.engine.configure(config, name)
         return there.handle(module)
     prepare()
-    forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig()), _before(module))
+    forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig(), known_layers), _before(module))
     module.__dict__[_MARK] = module.__dict__["forward"] = forward
     if callable(getattr(type(module), _COMPILED_CALL, None)) and _COMPILED_CALL not in module.__dict__:
         module.__dict__[_COMPILED_CALL] = _CompiledCall(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -70,6 +71,7 @@ class GraphedProgram:
         self._report = report
         self._reporter = reporter
         self._kinds: list[_Kind] = []  # of the weights
+        self._classes: list[type] = []  # likewise of the module's own tensors, which Python code may ask for
         self._bound: Bound | None = None  # where the graph reads them
         self._captured: Kept | None = None
         self._streams = Streams(program, store, device, graphs, report)
@@ -90,7 +92,7 @@ class GraphedProgram:
         """
         inputs, expected = self._outputs.recorded(inputs, result)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
-        self._kinds = list(map(kind_of_weight, weights))
+        self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         results = self._streams.compute(inputs, weights, None)
         self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
@@ -184,7 +186,16 @@ class GraphedProgram:
         for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
             if (now := kind_of_weight(weight)) != kind:
                 raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
+        for cls, then in zip(self._classes_now(), self._classes, strict=True):
+            if cls is not then:
+                raise WeightsChanged(f"a weight is a {cls.__name__} now, it was a {then.__name__}")
         return weights
+
+    def _note_kinds(self, weights: list[torch.Tensor]) -> None:
+        self._kinds, self._classes = list(map(kind_of_weight, weights)), list(self._classes_now())
+
+    def _classes_now(self) -> Iterator[type]:
+        return (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
 
     def _wants_graph(self, config: CompileConfig) -> bool:
         return (

@@ -11,7 +11,7 @@ import torch
 
 from .capture import AnotherStructure, Surroundings, autocast_off
 from .config import CompileConfig
-from .graphed import GraphedProgram, kind_of_weight
+from .graphed import GraphedProgram
 from .proof import distance_to_eager
 from .reasons import FINISHED, reason_of
 from .runtime.captured_segments import CapturedSegments, Evicted
@@ -55,7 +55,7 @@ class SegmentedProgram(GraphedProgram):
         around, self._first = self._first, Surroundings()  # of that call alone
         inputs, expected = self._outputs.recorded(inputs, result)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
-        self._kinds = list(map(kind_of_weight, weights))
+        self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
         comparison = _Comparison(kept, stretch)

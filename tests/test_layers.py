@@ -93,10 +93,13 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"choices", "native", "ops", "target"},
     "__main__": {"doctor", "native", "report_file", "terminal"},
     "state": {"capture", "engine", "reasons"},
-    "compiled": {"ahead", "config", "engine", "report", "state"},
+    "libraries": {"capture", "forks", "ops", "weights"},
+    "compiled": {"ahead", "config", "engine", "libraries", "report", "state"},
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report", "version"},
-    "hosts": {"ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "ops", "reasons", "report", "runtime", "state", "weights"},
+    "hosts": {
+        "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "libraries", "ops", "reasons", "report", "runtime", "state", "weights",
+    },
 }
 
 

@@ -71,6 +71,10 @@ class Decisions:
         self._steps.append(_Step(function, self._placed(args), self._placed(kwargs), result))
         return True
 
+    def expect(self, place: int, question: Callable[[torch.Tensor], bool]) -> None:
+        """Note that the answer to ``question``, of the input in this place, was yes."""
+        self._steps.append(_Step(question, (_At(place),), {}, True))
+
     def finish(self) -> None:
         """The call is over: let go of its graph."""
         self._places = {}

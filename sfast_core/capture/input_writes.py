@@ -20,6 +20,8 @@ class InputWrites:
 
     def __init__(self) -> None:
         self._before: dict[int, torch.Tensor] = {}
+        self._versions: dict[int, int] = {}
+        self._unseen: frozenset[int] = frozenset()  # those of which autograd isn't told that they were written to
         self.indices: tuple[int, ...] = ()
 
     def keep(self, index: int, tensor: torch.Tensor) -> None:
@@ -28,12 +30,18 @@ class InputWrites:
             with torch._C.DisableTorchFunction():
                 kept = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
                 self._before[index] = kept.copy_(tensor.detach())
+                if not tensor.is_inference():
+                    self._versions[index] = tensor._version
 
     def add(self, index: int) -> bool:
         """It was written to; False where nobody has kept what was in it."""
         if index in self._before and index not in self.indices:
             self.indices = (*self.indices, index)
         return index in self.indices
+
+    def finish(self, inputs: Sequence[torch.Tensor]) -> None:
+        """The recorded call is over: what was written by way of ``tensor.data`` left no mark on the tensor."""
+        self._unseen = frozenset(index for index in self.indices if self._versions.get(index) == _version(inputs[index]))
 
     def given(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The recorded call's inputs as they were in front of it."""
@@ -57,15 +65,17 @@ class InputWrites:
         """Write to a call's ``inputs`` what the program has made of them: the last of ``results``."""
         if self.indices:
             for index, result in zip(self.indices, results[-len(self.indices) :], strict=True):
-                inputs[index].copy_(result)
+                (inputs[index].data if index in self._unseen else inputs[index]).copy_(result)
 
     def check(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> None:
         """Whether a write to one of a call's inputs is a write to that one alone, as it was in the recorded call.
 
         Raises:
-            OnlyThisCall: another input or a weight lies in the same memory.
+            OnlyThisCall: another input or a weight lies in the same memory, or it may not be written to here.
         """
         for index in self.indices:
+            if inputs[index].is_inference() and not torch.is_inference_mode_enabled():
+                raise OnlyThisCall("the call writes to a tensor of inference mode outside of it")
             own = _memory(inputs[index])
             others = (*(tensor for at, tensor in enumerate(inputs) if at != index), *weights)
             if any(_memory(other) == own for other in others):
@@ -76,6 +86,10 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two of its elements may be one, as those of an expanded tensor are."""
     steps = Region.of(tensor).steps
     return any(step < inner * count for (step, _), (inner, count) in pairwise(steps)) or bool(steps and steps[-1][0] == 0)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import MethodDescriptorType
 from typing import Any
 
 import torch
@@ -21,15 +22,47 @@ aten = torch.ops.aten
 SPELLINGS: dict[Any, Callable[..., torch.Tensor]] = {
     aten.view.default: torch.Tensor.reshape,
     aten._unsafe_view.default: torch.Tensor.reshape,
-    aten.reshape.default: torch.Tensor.reshape,
-    aten.t.default: torch.Tensor.t,
-    aten.expand.default: torch.Tensor.expand,
     aten.linear.default: torch.nn.functional.linear,
     aten.mm.default: torch.mm,
     aten.addmm.default: torch.addmm,
     aten.bmm.default: torch.bmm,
+    aten.matmul.default: torch.matmul,
     aten.add.Tensor: torch.add,
+    aten.mul.Tensor: torch.mul,
+    aten.silu.default: torch.nn.functional.silu,
+    aten.gelu.default: torch.nn.functional.gelu,
 }
+
+
+def spelled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """One of PyTorch's own operators as the function that models call, which a recorder knows by its name, and the arguments by name for it.
+
+    Where a tensor's own method has the name it is that, which takes what the operator takes. Others stay what they are: an operator that
+    has several forms becomes the one that these arguments choose.
+    """
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        operator = _chosen(operator, args, kwargs)
+    if not isinstance(operator, torch._ops.OpOverload) or operator.namespace != "aten":
+        return operator, kwargs
+    if operator is aten._to_copy.default and set(kwargs) <= {"dtype", "non_blocking"}:
+        return torch.Tensor.to, {**kwargs, "copy": True}
+    if operator in SPELLINGS:
+        return SPELLINGS[operator], kwargs
+    first = operator._schema.arguments[0] if operator._schema.arguments else None
+    method = getattr(torch.Tensor, operator._schema.name.rpartition("::")[2], None)
+    fits = first is not None and first.name == "self" and str(first.type) == "Tensor" and isinstance(method, MethodDescriptorType)
+    return (method if fits else operator), kwargs
+
+
+def _chosen(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The form of an operator of PyTorch's own that is called with these arguments; the operator itself where that can't be told."""
+    choose = getattr(torch._C, "_jit_resolve_packet", None)
+    if choose is None or not packet._qualified_op_name.startswith("aten::"):
+        return packet
+    try:
+        return getattr(packet, choose(packet._qualified_op_name, *args, **kwargs) or "default")
+    except (RuntimeError, AttributeError):
+        return packet
 
 
 def wrapped(value: Any) -> Iterator[torch.Tensor]:

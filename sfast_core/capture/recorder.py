@@ -10,6 +10,7 @@ the recording. It never raises: ``failure`` says why it stopped, and the forward
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,14 +28,15 @@ from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
 from .guards import Pausing, Reader, Unwatched, reader_at
-from .inside import SPELLINGS, Inside, wrapped
+from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
 from .live.recording import LiveRecording
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
-from .values import METADATA
+from .told import ASKED, HIDDEN, Told, tells, told_by
+from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -52,6 +54,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
         self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
+        self.told: list[Told] = []  # by tensors that were there before the call
+        self._expected: set[tuple[int, str]] = set()  # likewise by inputs: which, and what
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -148,24 +152,31 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
         return self._leaf is not None or self._in_live > 0
 
-    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a layer as it is: one node, whose results are what it returns."""
+    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str = "") -> Any:
+        """Run a layer as it is: one node, whose results are what it returns.
+
+        ``reason``: why no graph can hold what it does. Then what it keeps and reads is its own affair, at each call.
+        """
         if self._paused or self.failure or self._leaf is not None:
             return call(*args, **kwargs)
         kind, given = type(module).__name__, leaves((args, kwargs), torch.Tensor)
-        versions = [None if tensor.is_inference() else tensor._version for tensor in given]
-        because: list[str] = []
+        versions = _versions(given)
+        because = [reason] if reason else []
         self._leaf = because
+        if reason:
+            self.watch.pause()
         try:
             result = call(*args, **kwargs)
         finally:
             self._leaf = None
+            if reason:
+                self.watch.resume()
         with self.paused():
             try:
                 self._record_leaf(module, (args, kwargs), result, because)
             except (CaptureError, HasParts) as error:
                 self.refuse(reason_of(error) or f"a {kind} that runs as it is is given a tensor with parts")
-            if [None if tensor.is_inference() else tensor._version for tensor in given] != versions:
+            if _versions(given) != versions:
                 self.refuse(f"a {kind} that runs as it is changes its arguments")
         return result
 
@@ -204,8 +215,9 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     @property
     def quantised_to(self) -> set[torch.dtype]:
-        """The dtypes of 8 bits among the parts that the graph computes with."""
-        return {node.meta["val"].dtype for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        """The dtypes of 8 bits among the parts that the graph computes with; uint8 where two numbers share a byte."""
+        parts = {ref: node.meta["val"] for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
+        return {torch.uint8 if ref.part is not None and ref.part.packed(value) else value.dtype for ref, value in parts.items()}
 
     def reads(self, tensor: torch.Tensor) -> bool:
         """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
@@ -246,8 +258,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.OpOverload):
-            func = SPELLINGS.get(func, func)
+        if isinstance(func, _OPERATORS):
+            func, kwargs = spelled(func, args, kwargs)
         elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
@@ -262,11 +274,16 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         name = function_name(func)
         if self._leaf is not None:
             return self._in_leaf(func, name, args, kwargs)
+        if self._table.with_functions and (own := self._with_functions(args, kwargs)) is not None:
+            with self:  # what the class makes of the call is recorded
+                return own.__torch_function__(func, (own,), args, kwargs)  # type: ignore[attr-defined]
         self.watch.pause()
         if name == "__iter__":
             self.watch.resume()
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)
         try:
+            if isinstance(func, torch._ops.OpOverload) and (reason := why_not_operator(func, args)):
+                raise CaptureError(reason)
             call = self._arguments(name, args, kwargs)
         except HasParts:
             return self._run_inside(func, name, args, kwargs)
@@ -286,8 +303,16 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
+        if name in ASKED and args:
+            self._asked(name, args[0])
         self.watch.resume()
         return result
+
+    def _with_functions(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
+        """The class of an argument that does something by itself where torch's functions are called with it, and hasn't yet."""
+        if not torch._C._is_torch_function_enabled():
+            return None
+        return next((type(tensor) for tensor in leaves((args, kwargs), torch.Tensor) if type(tensor) in self._table.with_functions), None)
 
     def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""
@@ -316,12 +341,41 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
     def _refuse_for(self, error: Exception, name: str) -> None:
         self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
 
+    def _asked(self, name: str, tensor: torch.Tensor) -> None:
+        """A tensor is asked for what steers Python code besides its layout: as long as it was there before the call, it may tell something else at another."""
+        if not isinstance(tensor, torch.Tensor) or not is_plain(tensor):
+            return
+        inputs = self._inputs.get(self._storage(tensor), ())
+        place = next((index for index, each in inputs if each is tensor), None)
+        before = not inputs and ((node := self._nodes.get(tensor)) is None or node.op == "placeholder")
+        if name in HIDDEN:
+            if inputs or (name == "_version" and before):
+                self.refuse(f"{name} asks for what an input, or a weight, isn't alike in at each call")
+                self.at_work, self.ended_in = [], None  # live code would be told a copy's
+        elif place is not None:
+            self._expect(place, name, tensor)
+        elif inputs and name == "storage_offset":  # of a view: it follows from where those begin that it may be one of
+            for index, each in inputs:
+                self._expect(index, name, each)
+        elif before:
+            self.told.append(Told(name, self._table.find(tensor) or weakref.ref(tensor), told_by(name, tensor)))
+
+    def _expect(self, place: int, name: str, tensor: torch.Tensor) -> None:
+        if (place, name) not in self._expected:
+            self._expected.add((place, name))
+            self.decisions.expect(place, tells(name, told_by(name, tensor)))
+
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)
         for node in self.graph.nodes:
             uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
             if uninitialised and not all(_ignores_first(user) for user in node.users):
                 raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[int | None]:
+    with torch._C.DisableTorchFunction():
+        return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _ignores_first(node: torch.fx.Node) -> bool:

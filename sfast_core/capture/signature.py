@@ -213,7 +213,8 @@ class _Walk:
         self._index[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
         attributes = tensor.__dict__
-        return (_layout(tensor), self(attributes, (place, "__dict__"))) if attributes else _layout(tensor)  # what others have put on it
+        layout = _layout(tensor) if type(tensor) is torch.Tensor else (_layout(tensor), "parameter")
+        return (layout, self(attributes, (place, "__dict__"))) if attributes else layout  # what others have put on it
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:

@@ -25,6 +25,7 @@ from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
 from .live.modules import LiveModules, modules_at_work
+from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
@@ -178,16 +179,19 @@ def record(
     recorder.random = random
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
-    def run(module: torch.nn.Module, *call: Any) -> Any:
-        return recorder.call_live_code(cut[id(module)], around, *call) if id(module) in cut else recorder.run_leaf(module, *call)
+    def run(module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if id(module) in cut:
+            return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
+        return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
 
     def run_function(which: InTable, *call: Any) -> Any:
         return recorder.call_live_code(which, around, *call)
 
     apart = [module for module in root.modules() if id(module) in cut] if cut else []
     functions = live.functions() if live else []
-    reads.run_live(apart, [each.function for each in functions])
-    whole = run_as_they_are([*apart, *table.closed(closed)], run)
+    unseen = [module for module in root.modules() if looks_for_outliers(module) and module is not root]
+    reads.run_live([*apart, *unseen], [*(each.function for each in functions), *(module.state for module in unseen)])
+    whole = run_as_they_are([*apart, *unseen, *table.closed(closed)], run)
     around_it = (leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, found_as_live(functions, run_function))
     with ExitStack() as stack:
         for context in (*around_it, arrays_seen(recorder.from_array), _watching(reads, recorder), recorder):
@@ -245,6 +249,9 @@ def _traced(
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
     graph = recorder.finish([*tensors, *effects.tensors], externals)
+    recorder.input_writes.finish(inputs)
+    for asked in recorder.told:
+        reads.told(asked.now, asked.answer, asked.name)
     bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
     contents: set[tuple[int, None]] = set()  # of these lists
     if names := recorder.left_to_host:

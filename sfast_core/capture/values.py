@@ -34,6 +34,17 @@ def why_not_static(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return f"{name} returns a tensor whose shape depends on another's values" if _by_values(name, args, kwargs) else None
 
 
+def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
+    """Likewise of one of PyTorch's operators, or a library's, which says so itself."""
+    tags = getattr(operator, "tags", ())
+    if torch.Tag.dynamic_output_shape not in tags and torch.Tag.data_dependent_output not in tags:
+        return None
+    name: str = operator._schema.name.rpartition("::")[2]
+    if name == "index" and not _selects_by_value(args[1]):
+        return None
+    return f"{name} returns a tensor whose shape depends on another's values"
+
+
 def _by_values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     sizes = [value for key, value in kwargs.items() if key not in ("input", "self", "fill_value")]
     if name in _COUNTING:

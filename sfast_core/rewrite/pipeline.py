@@ -39,6 +39,8 @@ from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_integer_products import recover_integer_products
+from .recover_linear import recover_linear
 from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
@@ -95,7 +97,9 @@ PASSES = (
     Pass(recover_rms_norm, after="simplify_shapes share_common"),
     Pass(fold_constants, after="canonicalise"),
     Pass(place_constants, after="fold_constants"),
-    Pass(recover_scaled_linear, after="canonicalise"),
+    Pass(recover_linear, after="canonicalise simplify_shapes share_common"),
+    Pass(recover_scaled_linear, after="canonicalise recover_linear"),
+    Pass(recover_integer_products, after="canonicalise simplify_shapes share_common"),
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.functional import cast_like
 from ..kitchen import DTYPES, NAMESPACE
 from ..ops.quantise import quantise
 from ..ops.scaled_linear import scaled_linear
@@ -169,7 +170,9 @@ def _dequantised_product(node: Node, x: Any, found: tuple[Node, Node, int] | Non
 
 
 def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
-    """The numbers, the scale and the group by which they are rotated, of what comfy-kitchen dequantises."""
+    """The numbers, the scale and the group by which they are rotated, of what comfy-kitchen dequantises or somebody multiplies."""
+    if (multiplied := _multiplied(node)) is not None:
+        return multiplied
     name = _operator(node)
     if name == _KITCHEN + "dequantize_int8_convrot_weight_dtype":
         numbers, scale, rotate, _ = node.args
@@ -177,6 +180,19 @@ def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
     if name in (_KITCHEN + "dequantize_fp8", _KITCHEN + "dequantize_int8_simple_dtype"):
         numbers, scale, _ = node.args
         return numbers, scale, 0
+    return None
+
+
+def _multiplied(node: Any) -> tuple[Node, Node, int] | None:
+    """Of numbers that are cast and multiplied by a scale for each row, or by one."""
+    product = node.args[0] if calls(node, cast_like) else node
+    if not calls(product, torch.mul):
+        return None
+    for cast, scale in (product.args, product.args[::-1]):
+        if calls(cast, cast_like) and isinstance(scale, Node) and value(cast.args[0]).dtype in _EIGHT_BITS and value(scale).is_floating_point():  # type: ignore[arg-type]
+            numbers: Any = cast.args[0]
+            if value(numbers).dim() == 2 and tuple(value(scale).shape) in ((), (1,), (1, 1), (value(numbers).shape[0], 1)):
+                return numbers, scale if value(scale).dtype == torch.float32 else insert(product, cast_like, scale, torch.float32), 0
     return None
 
 

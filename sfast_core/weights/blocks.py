@@ -1,15 +1,18 @@
 """The memory of a weight that lies in GGUF's blocks: a tensor of a class of its own, which has another shape than its memory.
 
-A loader (ComfyUI-GGUF's) keeps the file's bytes in a tensor that says of which of GGUF's types they are, and which shape the weight has. To such a
-class the bytes are a weight's one part.
+A loader (ComfyUI-GGUF's, diffusers') keeps the file's bytes in a tensor that says of which of GGUF's types they are, and which shape the weight has.
+To such a class the bytes are a weight's one part.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 _BYTES = "_fast_compile_bytes"  # on the whole, which makes it: who holds the whole's memory stays the whole
-_TYPE, _SHAPE = "tensor_type", "tensor_shape"
+#: Under which names a loader puts the type and the shape.
+_NAMES = (("tensor_type", "tensor_shape"), ("quant_type", "quant_shape"))
 #: Names of GGUF's types by their numbers, as far as :func:`dequantise_blocks` knows them; None: the memory is the weight.
 _KINDS: dict[int, str | None] = {
     **{0: None, 1: None, 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0"},
@@ -19,19 +22,25 @@ _KINDS: dict[int, str | None] = {
 
 def is_of_blocks(whole: torch.Tensor) -> bool:
     """Whether a tensor is such a weight, of a type that is known."""
-    own = vars(whole)
-    return _TYPE in own and _SHAPE in own and (own[_TYPE] is None or int(own[_TYPE]) in _KINDS)
+    said = _said(whole)
+    return said is not None and (said[0] is None or int(said[0]) in _KINDS)
 
 
 def kind_of(whole: torch.Tensor) -> str | None:
     """The name of its type; None where its memory is what it is."""
-    kind = vars(whole)[_TYPE]
+    kind, _ = _said(whole) or (None, ())
     return None if kind is None else _KINDS[int(kind)]
 
 
 def shape_of(whole: torch.Tensor) -> tuple[int, ...]:
     """The weight's shape."""
-    return tuple(map(int, vars(whole)[_SHAPE]))
+    return tuple(map(int, (_said(whole) or (None, whole.shape))[1]))
+
+
+def _said(whole: torch.Tensor) -> tuple[Any, Any] | None:
+    """The type and the shape that a loader has put on a tensor."""
+    own = vars(whole)
+    return next(((own[kind], own[shape]) for kind, shape in _NAMES if kind in own and shape in own), None)
 
 
 def bytes_of(whole: torch.Tensor) -> torch.Tensor:
@@ -44,7 +53,7 @@ def bytes_of(whole: torch.Tensor) -> torch.Tensor:
         known: torch.Tensor | None = vars(whole).get(_BYTES)
         if known is not None and known.data_ptr() == whole.data_ptr() and known.device == whole.device:
             return known
-        if _SHAPE not in vars(whole):
+        if _said(whole) is None:
             raise AttributeError(f"a {type(whole).__name__} without GGUF's type and shape")
         with torch.inference_mode(False), torch.no_grad():
             known = torch.Tensor.as_subclass(whole, torch.Tensor)

@@ -12,6 +12,7 @@ import torch
 
 from .errors import WeightsChanged
 from .layout import Layouts, Weight
+from .part import is_stamped, stamped
 from .ref import WeightRef
 
 
@@ -45,7 +46,7 @@ class Bound:
                 self._tables.append(table)
                 self._names.append(name)
         self._whole_tables, self._whole_names = [table for _, table in wholes.values()], [name for _, name in wholes]
-        self._wholes = list(map(weakref.ref, self._wholes_now()))
+        self._wholes = list(map(stamped, self._wholes_now()))
         current = self._current()
         self._tensors = list(map(weakref.ref, current))
         self._addresses = list(map(_address, current))
@@ -73,7 +74,7 @@ class Bound:
         try:
             now = self._current()
             same = all(map(operator.is_, now, map(_alive, self._tensors)))
-            same = same and all(map(operator.is_, self._wholes_now(), map(_alive, self._wholes)))
+            same = same and all(map(is_stamped, self._wholes_now(), self._wholes))
         except (ReferenceError, WeightsChanged, AttributeError):  # a module is gone, or a tensor, or it has other parts
             return False
         return same and list(map(_strides, now)) == self._strides and list(map(_dtype, now)) == self._dtypes

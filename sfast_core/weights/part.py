@@ -7,7 +7,7 @@ each is bound and checked as a weight is.
 from __future__ import annotations
 
 import operator
-import weakref
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +17,31 @@ from .blocks import bytes_of, is_of_blocks, kind_of, shape_of
 from .errors import WeightsChanged
 
 _BYTES = "bytes"  # the name of the part that is a whole's memory
+STAMP = "_fast_compile_stamp"  #: on a whole: see :func:`stamped`
+Stamp = tuple[int, int]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of torch's own classes: what it holds is what is in its memory."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    """Whether what a tensor holds is what is in its memory: one of torch's own classes, or a parameter that something is put beside."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) or (is_marked(type(tensor)) and not is_of_blocks(tensor))
+
+
+def is_marked(cls: type) -> bool:
+    """Whether a class of parameters leaves to torch what is done with them: bitsandbytes' say beside their bytes what these mean, to their layers.
+
+    One that says it has another shape than its memory (Forge's, of GGUF's bytes) isn't such a class.
+    """
+    if cls is torch.nn.Parameter or not issubclass(cls, torch.nn.Parameter) or hasattr(cls, "__tensor_flatten__"):
+        return False
+    own = (getattr(cls, name) is not getattr(torch.Tensor, name) for name in ("shape", "dtype", "device"))
+    dispatch: Any = getattr(cls, "__torch_dispatch__", None)
+    return dispatch is torch.Tensor.__torch_dispatch__ and not any(own)
+
+
+def has_functions(cls: type) -> bool:
+    """Whether such a class does something by itself where torch's functions are called with one of its tensors."""
+    function = cls.__torch_function__  # type: ignore[attr-defined]
+    return getattr(function, "__func__", function) is not torch.nn.Parameter.__torch_function__
 
 
 def has_parts(tensor: torch.Tensor) -> bool:
@@ -50,6 +70,23 @@ def alike(one: Any, other: torch.Tensor) -> bool:
     return all(alike(mine, theirs) for (_, mine), (_, theirs) in zip(parts_of(one), parts_of(other), strict=True))
 
 
+def stamped(whole: torch.Tensor) -> Stamp:
+    """What tells this whole from others.
+
+    It is put on the whole. A weak reference would do, but ``module.to`` exchanges such a tensor with another one (``torch.utils.swap_tensors``), which
+    torch refuses of a tensor that has any.
+    """
+    own = vars(whole)
+    if STAMP not in own:
+        own[STAMP] = time.monotonic_ns()
+    return id(whole), own[STAMP]
+
+
+def is_stamped(whole: object, stamp: Stamp) -> bool:
+    """Whether it is the whole that the stamp is of."""
+    return (id(whole), getattr(whole, "__dict__", {}).get(STAMP)) == stamp
+
+
 class Part:
     """Which part of a whole, and what the whole is besides its parts.
 
@@ -64,11 +101,15 @@ class Part:
     def __init__(self, whole: torch.Tensor, where: str) -> None:
         self.where = where
         self.of: Callable[[torch.Tensor], torch.Tensor] = bytes_of if where == _BYTES else operator.attrgetter(where)
-        self._class, self._context = type(whole), _context(whole)
-        self._last = weakref.ref(whole)
+        self._class, self._context, self._numbers = type(whole), _context(whole), whole.numel()
+        self._last = stamped(whole)
 
     def __str__(self) -> str:
         return self.where.rpartition(".")[2]
+
+    def packed(self, part: torch.Tensor) -> bool:
+        """Whether two of the whole's numbers share a byte of this part."""
+        return part.itemsize == 1 and 2 * part.numel() == self._numbers
 
     def at(self, whole: torch.Tensor, name: object) -> torch.Tensor:
         """The part of the tensor that is there now. ``name``: the weight's, for the error.
@@ -76,10 +117,10 @@ class Part:
         Raises:
             WeightsChanged: it is no such whole any more: of another class, or quantised in another way.
         """
-        if whole is not self._last():
+        if not is_stamped(whole, self._last):
             if type(whole) is not self._class or _context(whole) != self._context:
                 raise WeightsChanged(f"the weight {name} is made of other parts now")
-            self._last = weakref.ref(whole)
+            self._last = stamped(whole)
         return self.of(whole)
 
     def in_any(self, tensor: torch.Tensor) -> torch.Tensor | None:

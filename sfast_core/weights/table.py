@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .part import Part, has_parts, is_plain, parts_of
+from .part import Part, has_functions, has_parts, is_plain, parts_of
 from .ref import WeightRef
 from .tensor_map import TensorMap
 
@@ -30,12 +30,16 @@ class WeightTable:
     """Finds the :class:`WeightRef` of a tensor object below ``root``: parameters, buffers and plain attributes.
 
     A tensor that is at several addresses has one ref: the first, which knows the others.
+
+    Attributes:
+        with_functions: the classes of its tensors that do something by themselves where torch's functions are called with them.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
         self._refs = TensorMap[WeightRef]()
         self._paths: dict[int, str] = {}
         self._of_classes: list[tuple[torch.nn.Module, torch.Tensor]] = []  # modules with tensors of classes of their own
+        self.with_functions: set[type] = set()
         for path, module in root.named_modules():
             self._paths[id(module)] = path
             for name, tensor in tensors_in(module._parameters, module._buffers, module.__dict__):
@@ -45,6 +49,8 @@ class WeightTable:
                     self._of_classes.append((module, tensor))
                     if has_parts(tensor):
                         self._add_parts(tensor, ref)
+                elif type(tensor) is not torch.nn.Parameter and type(tensor) is not torch.Tensor and has_functions(type(tensor)):
+                    self.with_functions.add(type(tensor))
 
     def _add_parts(self, whole: torch.Tensor, ref: WeightRef) -> None:
         for where, tensor in parts_of(whole):

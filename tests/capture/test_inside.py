@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,3 +118,75 @@ def test_a_weight_that_its_host_keeps_elsewhere() -> None:
     assert graph is not None, recorder.failure
     read = [str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.users]
     assert read == ["up.weight._data", "up.weight.scale"]
+
+
+class Sparing(Quantised):
+    """One that spares memory: it adds to what it has just made, asks operators for whichever form fits, and fills what is empty."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.nn.functional.linear:
+            return super().__torch_function__(func, types, args, kwargs or {})
+        x, weight, bias = args
+        with torch._C.DisableTorchFunctionSubclass():
+            y = torch.ops.aten.mm(x.reshape(-1, x.shape[-1]), weight.dequantised().t())
+            if bias is not None:
+                y += bias
+            return torch.ops.aten.clamp_(y.reshape(*x.shape[:-1], -1), -3.0, 3.0)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_operators_in_place_and_of_several_forms(mode: Callable[[], Any]) -> None:
+    net = Net()
+    for layer in (net.up, net.down):
+        layer.weight = nn.Parameter(Sparing(*(Quantised.of(layer.weight.detach()).__dict__[name] for name in ("_data", "_params"))), requires_grad=False)  # type: ignore[arg-type]
+    handle = compiled(net)
+    check(handle, mode), check(handle, mode)
+    assert handle.engine.report.calls == {"traced": 1, "fused": 1}, handle.report().text()
+    with mode():
+        _, found = try_record(net, torch.randn(2, 3, 8))
+    assert not [node for node in found.graph.nodes if str(node.target).startswith("aten.")]  # type: ignore[union-attr]
+
+
+def test_an_operator_whose_result_depends_on_values_is_no_part_of_a_graph() -> None:
+    class Choosing(Sparing):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is not torch.nn.functional.linear:
+                return super().__torch_function__(func, types, args, kwargs or {})
+            x, weight, bias = args
+            with torch._C.DisableTorchFunctionSubclass():
+                columns = torch.ops.aten.nonzero((x > 1).flatten(0, -2).any(0)).flatten()
+                return torch.nn.functional.linear(x[..., columns], weight.dequantised()[:, columns], bias)
+
+    net = Net()
+    net.up.weight = nn.Parameter(Choosing(*(Quantised.of(net.up.weight.detach()).__dict__[name] for name in ("_data", "_params"))), requires_grad=False)  # type: ignore[arg-type]
+    handle = compiled(net)
+    for _ in range(4):
+        check(handle)
+    report = handle.report().text()
+    assert "shape depends on another's values" in report and handle.engine.report.calls["fused"], report
+
+
+def test_a_module_with_such_weights_can_be_moved() -> None:
+    """``module.to`` exchanges them with others (``swap_tensors``), which torch refuses where somebody has weak references to them."""
+    handle = compiled(quantise(Net()))
+    check(handle), check(handle)
+    weight = handle.module.up.weight
+    assert not weakref.getweakrefs(weight)
+    torch.utils.swap_tensors(weight, nn.Parameter(Quantised.of(torch.randn(16, 8)), requires_grad=False))  # type: ignore[arg-type]
+    check(handle), check(handle)
+    torch.utils.swap_tensors(weight, nn.Parameter(Quantised.of(torch.randn(16, 8), halved=True), requires_grad=False))  # type: ignore[arg-type]
+    check(handle), check(handle)
+    assert handle.engine.report.calls == {"traced": 2, "fused": 4}, handle.report().text()
+
+
+def test_a_whole_that_is_another_with_the_same_parts() -> None:
+    handle = compiled(quantise(Net()))
+    check(handle), check(handle)
+    up: Any = handle.module.up
+    for halved in (True, True, False, True):
+        params = replace(up.weight._params, halved=halved)
+        up.weight = nn.Parameter(Quantised(up.weight._data, params), requires_grad=False)
+        check(handle)
+    assert not handle.engine.report.calls["eager"], handle.report().text()

@@ -67,7 +67,6 @@ def test_different_calls_have_different_keys(one: Any, other: Any) -> None:
     "make",
     [
         lambda: X.clone(),
-        lambda: torch.nn.Parameter(X.clone()),
         lambda: X.transpose(1, 2),
         lambda: X.expand(7, 2, 3, 4, 5),
         lambda: [X.clone(), {"a": (X.clone(), 3, "x", None, torch.float16, Mode.FAST)}],
@@ -93,6 +92,10 @@ def test_the_same_object_twice_is_not_two_equal_objects() -> None:
     assert key(a, a) != key(a, b)
     assert key(a, b, a) != key(a, b, b)
     assert key(a, [b, a]) == key(b, [a, b])
+
+
+def test_a_parameter_is_no_other_tensor() -> None:
+    assert key(torch.nn.Parameter(X.clone())) != key(X.clone())
 
 
 def test_each_tensor_object_is_listed_once_in_the_order_of_the_walk() -> None:

@@ -160,9 +160,10 @@ class _Reader(Values):
 
     def _contains(self) -> None:
         of, key = self._pop(), self._pop()
-        if key.is_constant and isinstance(key.constant, str) and of.chains and all(chain.attributes_of is not None for chain in of.chains):
+        known = key.is_constant and isinstance(key.constant, str) and of.chains
+        if known:
             self._loaded(of, (ITEM, key.constant))
-        else:
+        if not known or any(chain.attributes_of is None for chain in of.chains):
             self._escape(key)
             self._escape(of)
         self._stack.append(UNKNOWN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from .asking import name_of
 from .kinds import Kind
 from .notes import Seen
 from .seen_values import SeenValues
@@ -15,6 +16,7 @@ def drop_gone(reads: SeenValues) -> None:
 
     One that is gone held others, so this goes on for as long as something goes.
     """
+    reads.asked = {key: asked for key, asked in reads.asked.items() if asked.ask is not name_of or asked.of[-1]() is not None}
     reads.marked = {key: (tensor, table) for key, (tensor, table) in reads.marked.items() if tensor() is not None}
     first = True
     while _objects(reads, first) or _tables(reads) or _functions(reads):

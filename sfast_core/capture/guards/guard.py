@@ -10,12 +10,13 @@ import copy
 import itertools
 import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...weights.part import STAMP, has_parts, is_stamped, stamped
 from .attributes import rows_of
 from .equality import Equality
 from .given import is_of_ours
@@ -63,9 +64,9 @@ class Guard:
         self._root = reads.root
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
-        self._marks = _marks_of(reads)
+        self._marks, self._exact = _marks_of(reads), reads.exact
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
-        self._marked = [(table, name, weakref.ref(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
+        self._marked = [(table, name, _is_this(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
         rows = rows_of(reads, {*bound, *without}, self._noted)
         self._let_go_of_tensors(reads)
         self._equality = Equality(reads, self._fixed, by_item=True)
@@ -81,7 +82,7 @@ class Guard:
         self._dicts = _Contents([entry for entry in quick if type(entry.value) is dict], _of_dicts)
         at_once = set(map(id, quick))
         self._others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
-        self._asked = [asked for key, asked in reads.asked.items() if key not in without]
+        self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
         self._functions = list(reads.functions.values())
         self._codes = [seen.code for seen in self._functions]
         self._cells = [(*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without]
@@ -95,7 +96,7 @@ class Guard:
         for seen in reads.seen.values():
             if seen.get() is root:
                 seen.table = None
-        self._marks = {}  # ids are others' later
+        self._marks, self._exact = {}, set()  # ids are others' later
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
@@ -122,7 +123,7 @@ class Guard:
     def _noted(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
             return value
-        return TensorNote(value, self._marks.get(id(value)))
+        return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
 
     def _set_classes(self, reads: ReadSet, without: Collection[tuple[int, Any]]) -> None:
         keys = [(cls, name) for cls, name in reads.classes if (id(cls), name) not in without]
@@ -231,7 +232,7 @@ class Guard:
     def _changed_marks(self) -> str | None:
         for table, name, then, marks in self._marked:
             now = table.get(name)
-            if now is not then() and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
+            if not then(now) and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
                 return f"what was put on the {name} of a layer changed"
         return None
 
@@ -279,9 +280,10 @@ class Guard:
         return None
 
     def _changed_values(self) -> str | None:
-        for asked in self._asked:
+        for key, asked in self._asked:
             now = asked.ask(*asked.of)
-            if now is not asked.then and not self._same(now, asked.then):
+            if now is not asked.then and not self._same(now, asked.then) and key not in self._left_out:
+                self.what = key
                 return f"{asked.origin} changed"
         return None
 
@@ -297,9 +299,18 @@ def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
     return found
 
 
+def _is_this(weight: torch.Tensor) -> Callable[[Any], bool]:
+    """Tells whether something is this very tensor, without holding it."""
+    if has_parts(weight):
+        stamp = stamped(weight)
+        return lambda now: is_stamped(now, stamp)
+    held = weakref.ref(weight)
+    return lambda now: now is held()
+
+
 def _parts(tensor: torch.Tensor) -> list[str]:
-    """What a tensor is made of: weights, which others watch."""
-    return list(tensor.__tensor_flatten__()[0]) if hasattr(tensor, "__tensor_flatten__") else []
+    """What a tensor is made of: weights, which others watch. And what tells it from others."""
+    return [STAMP, *(tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ())]
 
 
 class _Contents:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import ctypes
 import datetime
 import decimal
 import enum
@@ -24,6 +25,8 @@ from pathlib import PurePath
 from typing import Any
 
 import torch
+
+from ...weights.part import is_plain
 
 
 class Kind(enum.Enum):
@@ -75,8 +78,6 @@ _SAME = (
     type(typing.Union[int, str]),  # noqa: UP007
     typing.TypeVar,
     re.Pattern,
-    logging.Logger,
-    logging.LoggerAdapter,
     threading.Thread,
     threading.Event,
     threading.Condition,
@@ -85,9 +86,12 @@ _SAME = (
     contextvars.Token,
     enum.Enum,
 )
+#: Numbers, arrays and structures of C's.
+_CData = ctypes.c_int.__mro__[-2]
+_POINTERS = (ctypes._Pointer, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
 _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-_ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview)
+_ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, _CData)
 _CACHED = type(functools.lru_cache(lambda: None))
 _CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
 #: Functions of C++ and Cython: what they keep is out of reach.
@@ -127,6 +131,8 @@ def kind_of(value: Any) -> Kind:
         return Kind.SET
     if issubclass(cls, (functools.partial, functools.partialmethod)):
         return Kind.PARTIAL
+    if issubclass(cls, _POINTERS):
+        return Kind.OPAQUE
     if issubclass(cls, _ASKED):
         return Kind.ASKED
     if issubclass(cls, types.ModuleType):
@@ -192,7 +198,13 @@ _KINDS: dict[type, Kind] = {
 def answer(value: Any) -> Any:
     """What a value of kind ``ASKED`` says now: something that compares by value, or an object that is compared by identity."""
     if isinstance(value, contextvars.ContextVar):
-        return value.get(None)
+        try:
+            return value.get()
+        except LookupError:
+            return None
+    if isinstance(value, logging.Logger):
+        levels = (value.level, value.getEffectiveLevel(), value.disabled, value.manager.disable)
+        return (*levels, " ".join(str(id(each)) for each in (*value.handlers, *value.filters)))
     if isinstance(value, weakref.ref):
         return value() is not None  # it never leads to another object, and what it leads to isn't held here
     if hasattr(value, "dtype"):
@@ -201,22 +213,29 @@ def answer(value: Any) -> Any:
 
 
 class TensorNote:
-    """What a tensor was that isn't held. ``marks``: what was read of what others had put on it."""
+    """What a tensor was that isn't held.
 
-    __slots__ = ("marks", "was")
+    Args:
+        tensor: which.
+        marks: what was read of what others had put on it.
+        exact: no other is as good.
+    """
 
-    def __init__(self, tensor: torch.Tensor, marks: dict[str, Any] | None = None) -> None:
+    __slots__ = ("marks", "only", "was")
+
+    def __init__(self, tensor: torch.Tensor, marks: dict[str, Any] | None = None, exact: bool = False) -> None:
         self.was, self.marks = what_a_tensor_is(tensor), marks or {}
+        self.only = weakref.ref(tensor) if exact else None
 
     def fits(self, now: Any) -> bool:
         """Whether ``now`` is as good as the tensor was, but for its marks."""
-        return isinstance(now, torch.Tensor) and what_a_tensor_is(now) == self.was
+        return isinstance(now, torch.Tensor) and (self.only is None or self.only() is now) and what_a_tensor_is(now) == self.was
 
 
 def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     """All of a tensor that steers code, but for its values."""
     cls = type(tensor)
-    if cls not in (torch.Tensor, torch.nn.Parameter):
+    if not is_plain(tensor):
         return (cls, id(tensor))
     strides = None if tensor.dim() == 4 else tensor.stride()  # the weight store lays these out for convolutions
     return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)

@@ -7,11 +7,14 @@ property and no ``__getattr__``: what those read is in code of their own.
 
 from __future__ import annotations
 
+import abc
 import builtins
+import decimal
 import functools
 import operator
 import sys
 from collections.abc import Iterable
+from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -19,12 +22,26 @@ import torch
 
 from ...reasons import RANDOM_STATE
 from .all_names import names_of, own_of
+from .asking import (
+    LOOKING,
+    LOOKS,
+    OF_CLASSES,
+    TOLD,
+    Question,
+    answer_to,
+    arrays,
+    autocast,
+    decimals,
+    names_of_all,
+    registered,
+    subclasses_of_all,
+)
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything
 from .code_cache import CodeCache
 from .given import IMPORTING, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
 from .gone import drop_gone
 from .kinds import Kind
-from .notes import MISSING, Place, Seen, Table, item_of
+from .notes import MISSING, Asked, Place, Seen, Table, item_of
 from .origin import Origin
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, SeenValues
@@ -64,6 +81,7 @@ class ReadSet(SeenValues):
         self._names: set[str] = set()  # in all code that ran
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
+        self._told: set[str] = set()  # names of what functions and classes tell of themselves, read of whatever
         self._loose_names: dict[type, list[str]] = {}
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._see(root, Chain(), None)
@@ -116,6 +134,7 @@ class ReadSet(SeenValues):
         plan = _Plan((), False) if is_functional(code.co_filename) else _Plan(roots, code.co_argcount > 0)
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
+        self._told |= reads.loose & (TOLD | OF_CLASSES)
         self.words |= reads.words
         self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
@@ -168,6 +187,8 @@ class ReadSet(SeenValues):
             self._see(value, chain, Origin(None, name))
             return
         self.anything |= chain.every_item
+        if chain.attributes and type(value).__dictoffset__ and not is_given(type(value).__module__):
+            self._object(value, Kind.OBJECT, _attributes_of(chain), Origin(None, name))
         for (what, key), below in chain.below.items():
             if what == ITEM and below.used:
                 item = item_of(value, kind, key)
@@ -208,6 +229,33 @@ class ReadSet(SeenValues):
         if (root := self.root()) is not None:
             if not WALKS.isdisjoint(self.loose):
                 self._walk(root, None)
+        self._ask_for_the_rest()
+        self._follow_what_is_loose()
+
+    def _ask_for_the_rest(self) -> None:
+        """What is asked for by code without a name: by operators of numbers, by ``isinstance``, of values that aren't known."""
+        for question in (asked.of[0] for asked in list(self.asked.values()) if asked.of[0] is autocast):
+            self.asked[id(question), ""].then = autocast()  # it may be another in a part of the call
+        classes = self._classes_seen | {seen.cls for seen in self.seen.values()}
+        if decimal.Decimal in self._kinds or decimal.Decimal in classes:
+            self._ask(decimals, Origin(None, "decimal's context"))
+        if self.arrays:
+            self._ask(arrays, Origin(None, "numpy's settings"))
+        if not LOOKING.isdisjoint(self.loose) and any(issubclass(cls, PurePath) for cls in self._classes_seen):
+            self.refuse(f"a path {LOOKS}")
+        if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
+            self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
+            self.loose.update(*(getattr(cls, "__protocol_attrs__", ()) for cls in abstract))
+        own = [cls for cls in classes if not is_given(cls.__module__)]
+        if names := self._told - {"__subclasses__"}:
+            functions = [seen.function for seen in self.functions.values() if not is_given(seen.function.__module__)]
+            self._ask(names_of_all([*own, *functions], names), Origin(None, "what a function or a class is called"))
+        if "__subclasses__" in self._told:
+            self._ask(subclasses_of_all(own), Origin(None, "which subclasses there are"))
+            for cls in own:
+                self._classes_seen.update(self._below_class(cls))
+
+    def _follow_what_is_loose(self) -> None:
         done: set[int] = set()
         anything = self.anything
         while self.refused is None:
@@ -233,6 +281,10 @@ class ReadSet(SeenValues):
                             self._below(self._attribute(seen, name), USED, seen.origin, name)
                 for name in self._loose_of(seen.cls):
                     self._attribute(seen, name)
+
+    def told(self, question: Question, answer: Any, name: str) -> None:
+        """A tensor was asked for something of this name. When the call is over."""
+        self.asked[id(question), ""] = Asked(answer_to, (question,), answer, Origin(None, f"{name} of a tensor"))
 
     def run_live(self, modules: Iterable[torch.nn.Module], functions: Iterable[Any] = ()) -> None:
         """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
@@ -272,6 +324,14 @@ class ReadSet(SeenValues):
             owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
             self._loose_names[cls] = list({name for owner in owners for name in vars(owner).keys() & self.loose})
         return self._loose_names[cls]
+
+
+@functools.cache
+def _attributes_of(chain: Chain) -> Chain:
+    """What is read of the attributes of something, not of what is in it."""
+    found = Chain(chain.depth)
+    found.below = {key: below for key, below in chain.below.items() if key[0] != ITEM}
+    return found
 
 
 def _is_called_by_read(frame: FrameType) -> bool:

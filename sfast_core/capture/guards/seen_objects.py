@@ -42,6 +42,7 @@ class SeenObjects:
         counted: tables of weights that are gone through, and how many there were.
         marked: tensors of which what others had put on them is read, each with the dictionary in which that is.
         readers: who looked first at what is read.
+        arrays: NumPy is used.
     """
 
     live: frozenset[int] = frozenset()  # ids of modules that run live, of those below them, and of functions: their own code isn't looked at
@@ -57,6 +58,7 @@ class SeenObjects:
         self.marked: dict[int, tuple[weakref.ref[torch.Tensor], Table]] = {}
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
+        self.arrays = False
         self._class_values: dict[tuple[type, str], Any] = {}
         self._spaced: set[type] = set()
         self._walked: set[int] = set()
@@ -82,7 +84,9 @@ class SeenObjects:
         kind = self._kinds.get(cls)
         if kind is None:
             kind = kind_of(value)
-            if not str(cls.__module__).startswith("numpy"):  # an array's depends on its size
+            if str(cls.__module__).startswith("numpy"):  # an array's depends on its size
+                self.arrays = True
+            else:
                 self._kinds[cls] = kind
         return kind
 

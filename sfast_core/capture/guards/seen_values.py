@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import sys
 import weakref
+from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodWrapperType, ModuleType
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 
 from ...reasons import NOT_COMPARED, TOO_MUCH
 from .all_names import NAMED, each_of
+from .asking import LOOKING, LOOKS, OF_CLASSES, TOLD, Question, answer_to, asked_by, name_of, of_file, subclasses_of_all
 from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_of_ours, is_ours, is_read, itself
@@ -22,6 +25,7 @@ from .readers import Reader
 from .seen_objects import PLAIN, SeenObjects
 from .stack import MUTATORS
 
+_CALLED = frozenset({Kind.SAME, Kind.FUNCTION, Kind.CLASS})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
 _MOST = 200_000  # things in containers
 
@@ -59,6 +63,7 @@ class SeenValues(SeenObjects):
         self._classes_seen: set[type] = set()
         self.anything = self._any_file = self._lenient = False
         self._items = 0
+        self._called: set[int] = set()  # ids of what may be called, and was looked at for what that asks for
 
     def refuse(self, reason: str) -> None:
         """Note why what is read can't be compared."""
@@ -79,7 +84,12 @@ class SeenValues(SeenObjects):
         if (chain.below or chain.every) and kind is not Kind.OBJECT and kind is not Kind.MODULE:
             self._given_attributes(value, chain, origin)
         if kind in PLAIN:
+            if chain.below and isinstance(value, PurePath) and any(name in LOOKING for _, name in chain.below):
+                self.refuse(f"{origin} {LOOKS}")
             return
+        if kind in _CALLED and id(value) not in self._called:
+            self._called.add(id(value))
+            self._asked_by(value, origin)
         if kind is Kind.OBJECT and is_of_ours(value):
             return
         self.anything |= chain.every_item and kind not in CONTAINERS
@@ -98,10 +108,14 @@ class SeenValues(SeenObjects):
             for part in (value.func, value.args, value.keywords):
                 self._see(part, USED, origin)
         elif kind is Kind.CACHED:
+            if (ATTRIBUTE, "cache_info") in chain.below:
+                self.refuse(f"{origin} is asked how often it was called")
             self._cache(value, origin)
         elif kind is Kind.CLASS:
             self._classes_seen.add(value)
             self._space(value)
+            if isinstance(value, enum.EnumMeta) and not is_given(value.__module__):
+                self._hold(value._member_map_, Kind.MAPPING, origin, read=True)
             for (what, name), below in chain.below.items():
                 if what == ATTRIBUTE:
                     self._attribute_of_class(value, name, below, origin)
@@ -114,7 +128,13 @@ class SeenValues(SeenObjects):
         elif kind is Kind.SAME:
             if isinstance(value, (operator.attrgetter, operator.methodcaller)):
                 self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))
+            if isinstance(value, enum.Enum):
+                for name in ("_name_", "_value_"):
+                    self._below(self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name)
             owner = getattr(value, "__self__", None)
+            for name in ("locked", "is_set"):  # of what threads wait for
+                if (ATTRIBUTE, name) in chain.below and hasattr(type(value), name):
+                    self._ask(getattr(value, name), origin)
             if owner is not None and isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
                 self._see(owner, USED, origin)
             inner = carried(value)
@@ -122,6 +142,26 @@ class SeenValues(SeenObjects):
                 self._see(inner, USED, origin)
         elif not self._lenient and (kind is Kind.STATEFUL or chain is not USED):
             self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
+
+    def _asked_by(self, function: Any, origin: Origin | None) -> None:
+        """What a function of Python's, PyTorch's or the system's asks for is asked at each call, or nobody can."""
+        found = asked_by(function)
+        if isinstance(found, str):
+            if not self._lenient:
+                self.refuse(f"{origin} {found}")
+        elif found is not None:
+            self._ask(found, origin)
+
+    def _ask(self, question: Question, origin: Origin | None) -> None:
+        key = (id(question), "")
+        if key not in self.asked:
+            self.asked[key] = Asked(answer_to, (question,), answer_to(question), origin)
+            self.readers.note(key)
+
+    def _tell(self, value: Any, name: str, origin: Origin | None) -> Any:
+        """What a function or a class is called, or the like."""
+        reference = weakref.ref(value)
+        return self.asked.setdefault((id(value), name), Asked(name_of, (name, reference), name_of(name, reference), Origin(origin, name))).then
 
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
         """Attributes that somebody has put on a tensor, a number, a list of a class of its own."""
@@ -139,9 +179,22 @@ class SeenValues(SeenObjects):
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         value = self._class_attribute(cls, name, origin)
+        if name in OF_CLASSES and value is MISSING:
+            if name == "__subclasses__":
+                self._classes_seen.update(self._below_class(cls))
+                return self._ask(subclasses_of_all([cls]), origin)
+            value = self._tell(cls, name, origin)
         if value is MISSING and type(cls) is not type:
             value = self._class_attribute(type(cls), name, origin)
         self._below(value, below, origin, name)
+
+    def _below_class(self, cls: type) -> list[type]:
+        """The classes that have this one among their bases."""
+        found: list[Any] = [cls]
+        for each in found:
+            self._space(each)
+            found += [cls for cls in type.__subclasses__(each) if cls not in found]
+        return found[1:]
 
     def _cache(self, cached: Any, origin: Origin | None) -> None:
         """A function that may answer without running: what its code reads is noted all the same."""
@@ -177,13 +230,19 @@ class SeenValues(SeenObjects):
 
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
         names = vars(module)
+        self.arrays |= module.__name__ == "numpy"
         for (what, name), below in chain.below.items():
             if what == ATTRIBUTE:
                 self._below(self._place(names, name, names.get(name, MISSING), origin), below, origin, name)
+                if (question := of_file(module, name)) is not None:
+                    self._ask(question, Origin(origin, name))
 
     def _function(self, function: FunctionType, chain: Chain, origin: Origin | None) -> None:
         for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE and name not in vars(FunctionType):
+            if what == ATTRIBUTE and name in TOLD:
+                self.exact.add(id(function))  # another one has another name
+                self._below(self._tell(function, name, origin), below, origin, name)
+            elif what == ATTRIBUTE and name not in vars(FunctionType):
                 table = vars(function)
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
         code = function.__code__
@@ -207,6 +266,9 @@ class SeenValues(SeenObjects):
         if value is sys.modules:
             self._any_file = True
             self._loosen(chain)
+            for (what, key), _ in chain.below.items():
+                if what == ITEM:
+                    self._place(value, key, value.get(key, MISSING), origin)
             return
         attributes = any(what == ATTRIBUTE and name not in MUTATORS and name != "get" for what, name in chain.below)
         if chain.content or chain.every or attributes:

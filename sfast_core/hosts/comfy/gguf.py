@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ...capture import Recorder
-from ...ops.dequantise_blocks import dequantise_blocks
-from ...weights.blocks import bytes_of, is_of_blocks, kind_of, shape_of
+from ...libraries.blocks import values_of
+from ...weights.blocks import is_of_blocks
 
 DEQUANTISE = "dequantize_tensor"
 BLOCKS = "GGMLTensor"
@@ -36,11 +36,7 @@ def dequantised(recorder: Recorder, original: Any, tensor: Any, dtype: torch.dty
     """
     if recorder.in_leaf or not isinstance(tensor, torch.Tensor) or not is_of_blocks(tensor) or dtype is None:
         return original(tensor, dtype, dequant_dtype)
-    kind, data = kind_of(tensor), bytes_of(tensor)
-    if kind is None:
-        return data.to(dtype)
-    computed_in = dtype if dequant_dtype == "target" else dequant_dtype or torch.float16
-    return recorder.run(dequantise_blocks, data, kind, shape_of(tensor), dtype, computed_in)
+    return values_of(recorder, tensor, dtype, dtype if dequant_dtype == "target" else dequant_dtype or torch.float16)
 
 
 def with_patches_on_device(patcher: Any) -> Any:

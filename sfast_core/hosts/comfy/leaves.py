@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,11 @@ from .offload import LEFT_TO_HOST, others_function
 from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
+#: comfy-kitchen's functions that are no operators, by the file that calls them: what they launch on a GPU no recorder sees.
+_UNSEEN = {
+    "comfy_kitchen.tensor.convrot_w4a4": ("convrot_w4a4_linear", "dequantize_convrot_w4a4_weight"),
+    "comfy_kitchen.tensor.w4a8_int8": ("w4a8_int8_linear", "dequantize_w4a8_int8_weight"),
+}
 
 
 @functools.cache
@@ -49,6 +55,10 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         kitchen = getattr(getattr(comfy, "quant_ops", None), "ck", None)
         if hasattr(kitchen, "int8_linear") and (operator := _int8_linear()) is not None:
             replaced.enter_context(in_place_of(kitchen, "int8_linear", partial(_product, operator)))
+        for file, names in _UNSEEN.items():
+            for name in names:
+                if hasattr(there := sys.modules.get(file), name):
+                    replaced.enter_context(in_place_of(there, name, partial(_as_one, recorder)))
         prefetch = sys.modules.get("comfy.model_prefetch")
         if hasattr(prefetch, _POP):
             replaced.enter_context(in_place_of(prefetch, _POP, partial(_popped, recorder)))
@@ -127,6 +137,15 @@ def _product(
     if code is None or dtype.itemsize == 1:
         return original(x, weight, weight_scale, bias, out_dtype, convrot, convrot_groupsize, input_act)
     return operator(x, weight, weight_scale, bias, code, convrot, convrot_groupsize, input_act)
+
+
+def _as_one(recorder: Recorder, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """A function that depends on its arguments alone, as one call of the graph."""
+    if recorder.in_leaf:
+        return original(*args, **kwargs)
+    given = inspect.signature(original).bind(*args, **kwargs)
+    given.apply_defaults()
+    return recorder.run(original, *given.args)
 
 
 def _has_parts(module: Any) -> bool:

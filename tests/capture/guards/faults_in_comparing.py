@@ -133,7 +133,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (kinds, 'what_a_tensor_is', ', tensor.device', '', "structure:a buffer's device"),
     (kinds, 'what_a_tensor_is', ', tensor.is_conj()', '', 'overlooked:whether a tensor is conjugated'),
     (kinds, 'what_a_tensor_is', ', tensor.is_neg()', '', 'overlooked:whether a tensor is negated'),
-    (kinds, 'what_a_tensor_is', ', tensor.requires_grad', '', 'overlooked:whether a tensor wants gradients'),
+    (kinds, 'what_a_tensor_is', ', tensor.requires_grad', '', 'overlooked:whether a tensor in a list wants gradients'),
     (kinds, 'what_a_tensor_is', 'return (cls, id(tensor))', 'return (cls,)', 'overlooked:a tensor of a class of its own, read by C'),
     (Hooks, 'changed', 'if any(self._empty):', 'if False:', 'structure:a forward hook'),
     (Hooks, 'changed', 'for name, table, then in self._filled:', 'for name, table, then in ():', 'unseen:a hook beside a transparent one'),

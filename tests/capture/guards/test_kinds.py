@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import ctypes
 import datetime
 import decimal
 import enum
@@ -106,11 +107,11 @@ KINDS: dict[Kind, list[Any]] = {
     Kind.FILE: [math, torch],
     Kind.ASKED: [
         *(contextvars.ContextVar("a"), weakref.ref(Plain), bytearray(1), array.array("i", [1]), memoryview(b"a")),
-        *(np.ones(2), np.float32(1)),
+        *(np.ones(2), np.float32(1), logging.getLogger("a"), ctypes.c_int(1), (ctypes.c_int * 2)()),
     ],
     Kind.CACHED: [functools.cache(lambda: 1), functools.lru_cache(len)],
     Kind.SAME: [
-        *(len, operator.attrgetter("a"), re.compile("a"), logging.getLogger("a"), threading.Lock(), threading.RLock(), threading.Event()),
+        *(len, operator.attrgetter("a"), re.compile("a"), threading.Lock(), threading.RLock(), threading.Event()),
         *(object(), Color.RED, Level.LOW, list[int], [].append, str.upper, vars(Plain)["static"], vars(Plain)["read"], vars(Plain)["cached"]),
         *((lambda: 1).__code__, torch.relu, torch.Tensor.shape),
     ],
@@ -118,7 +119,7 @@ KINDS: dict[Kind, list[Any]] = {
         *(iter([1]), itertools.count(), itertools.cycle([1]), map(len, []), zip(), (x for x in []), random.Random(0), io.StringIO("a")),
         *(torch.Generator(), np.random.default_rng(0), np.random.RandomState(0), enumerate([]), reversed([1])),
     ],
-    Kind.OPAQUE: [np.array([object()]), np.zeros(1 << 18)],
+    Kind.OPAQUE: [ctypes.c_void_p(), ctypes.pointer(ctypes.c_int(1)), np.array([object()]), np.zeros(1 << 18)],
 }
 CASES = [(kind, value) for kind, values in KINDS.items() for value in values]
 

@@ -324,7 +324,7 @@ def test_nothing_is_called_to_find_out_what_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(iter([1, 2, 3]), "list_iterator"), (iter(range(9)), "range_iterator"), (open, None), (object(), None), (io.StringIO("a"), "StringIO")],
+    [(iter([1, 2, 3]), "list_iterator"), (iter(range(9)), "range_iterator"), (open, "files"), (object(), None), (io.StringIO("a"), "StringIO")],
 )
 def test_what_can_not_be_compared_is_named(value: Any, words: str | None) -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:

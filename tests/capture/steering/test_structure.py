@@ -14,13 +14,8 @@ X = torch.linspace(-1.0, 2.0, 16).reshape(2, 8)
 
 #: What puts its cases there.
 GROUPS = (structure_layers, structure_modules, structure_hooks, structure_weights)
-#: Whether a weight wants a gradient steers training alone: it isn't compared.
-UNNOTICED = {"requires_grad steers"}
 
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="not noticed") if name in UNNOTICED else ()) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_a_change_is_noticed(name: str) -> None:
     steered = []
     for _ in range(2):

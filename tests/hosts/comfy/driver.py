@@ -48,8 +48,11 @@ CompileConfig = importlib.import_module(".sfast_core", PACK.__name__).CompileCon
 def load(family: str, dtype: torch.dtype = torch.float16, options: dict[str, Any] | None = None, quantised: dict[str, Any] | None = None) -> Any:
     """A fresh model patcher of this family. ``options``: as the node Load Diffusion Model sets them; ``quantised``: see ``tiny.quantised``."""
     weights = tiny.state_dict(family, dtype)
-    if quantised:
-        weights = tiny.quantised(weights, **quantised)
+    return of_weights(family, tiny.quantised(weights, **quantised) if quantised else weights, options)
+
+
+def of_weights(family: str, weights: dict[str, torch.Tensor], options: dict[str, Any] | None = None) -> Any:
+    """A model patcher of a checkpoint of this family."""
     if options:
         model = comfy.sd.load_diffusion_model_state_dict(weights, model_options=options)
     else:

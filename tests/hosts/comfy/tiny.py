@@ -43,6 +43,7 @@ UNETS["video"] |= {"transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0], "transformer_d
 UNETS["video"] |= {"transformer_depth_output": [1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0], "use_temporal_attention": True}
 UNETS["video"] |= {"use_temporal_resblock": True, "extra_ff_mix_layer": True, "use_spatial_context": True, "video_kernel_size": [3, 1, 1]}
 UNETS["video"] |= {"merge_strategy": "learned_with_images", "merge_factor": 0.0, "disable_temporal_crossattention": False}
+_PACKED = ("nvfp4", "convrot_w4a4", "asym_w4a8_int8")  # two numbers in a byte
 _PERIOD = 1_000_003  # a prime: no two rows of a weight are the same part of the noise
 
 
@@ -116,11 +117,14 @@ def quantised(weights: dict[str, torch.Tensor], how: str, rotate: int = 0, full_
     layout, out = QUANT_ALGOS[how]["comfy_tensor_layout"], {}
     for name, weight in weights.items():
         layer = name.removesuffix(".weight")
-        if layer == name or weight.dim() != 2 or weight.shape[0] % 64 or weight.shape[1] % 64 or "embed" in name:
+        tells = how in _PACKED and name.endswith("attn2.to_k.weight")  # by its width detection knows SD1.5
+        if layer == name or tells or weight.dim() != 2 or weight.shape[0] % 64 or weight.shape[1] % 64 or "embed" in name:
             out[name] = weight
             continue
         conf: dict[str, Any] = {"format": how}
         options: dict[str, Any] = {"scale": "recalculate"} if how.startswith("float8") else {}
+        if how in ("convrot_w4a4", "asym_w4a8_int8"):
+            conf["convrot_groupsize"] = options["convrot_groupsize"] = rotate or 64
         if how == "int8_tensorwise":
             options = {"per_channel": True}
             if rotate and weight.shape[1] % rotate == 0:
@@ -132,6 +136,26 @@ def quantised(weights: dict[str, torch.Tensor], how: str, rotate: int = 0, full_
         out[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps(conf).encode()), dtype=torch.uint8)
         if input_scale is not None:
             out[f"{layer}.input_scale"] = torch.tensor(input_scale)
+    return out
+
+
+def mixed(weights: dict[str, torch.Tensor], *hows: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A checkpoint whose layers are quantised in turn as ``hows`` say, each as :func:`quantised` is told; an empty one leaves them as they are."""
+    out: dict[str, torch.Tensor] = {}
+    matrices = [name for name, weight in weights.items() if weight.dim() == 2 and name.endswith(".weight")]
+    for turn, how in enumerate(hows):
+        mine = {name: weights[name] for name in matrices[turn :: len(hows)]}
+        out |= quantised(mine, **how) if how else mine
+    return out | {name: weight for name, weight in weights.items() if name not in matrices}
+
+
+def in_older_keys(weights: dict[str, torch.Tensor], full_precision: bool = False) -> dict[str, torch.Tensor]:
+    """A float8 checkpoint under the keys that such files had first: a mark for the whole, and ``scale_weight`` beside each weight."""
+    prefix, out = "model.diffusion_model.", {}
+    for name, weight in quantised(weights, "float8_e4m3fn").items():
+        if not name.endswith(".comfy_quant"):
+            out[name.replace(".weight_scale", ".scale_weight")] = weight
+    out[f"{prefix}scaled_fp8"] = torch.zeros(2 if full_precision else 0, dtype=torch.float8_e4m3fn)
     return out
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import comfy.model_management
+import tiny
 import torch
-from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, report_of, sample
+from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, of_weights, report_of, sample
 from scenario_tools import lora
 
 try:
@@ -36,7 +40,10 @@ def _same(quantised: dict[str, Any], family: str = "sd3", limit: float = 8e-2) -
     """Plain and fast give the same picture, and the fast one ran fused."""
     if quantised["how"] not in QUANT_ALGOS:
         return None
-    model = load(family, quantised=quantised)
+    return _same_of(load(family, quantised=quantised), limit)
+
+
+def _same_of(model: Any, limit: float = 8e-2) -> Any:
     plain = sample(model)
     fast = fast_compile.apply(model)
     sample(fast)
@@ -107,22 +114,88 @@ def _same_weights(model: Any, twin: Any) -> None:
     assert all(torch.equal(mine[name].view(torch.uint8), theirs[name].view(torch.uint8)) for name in mine if mine[name].dim())
 
 
-def _with_loras(quantised: dict[str, Any]) -> None:
+_STEPS = (None, (1.0, 5), (0.4, 5), (1.0, 905), None, (1.0, 5))
+
+
+def _with_loras(quantised: dict[str, Any], steps: Sequence[tuple[float, int] | None] = _STEPS, limit: float = 8e-2) -> None:
     """The host dequantises, patches and quantises again, with numbers that the seed of a key draws: the same picture, without a new trace."""
     model, twin = load("sd15", quantised=quantised), load("sd15", quantised=quantised)
     fast = fast_compile.apply(model)
     sample(fast)
-    before, seen = calls(model), []
-    for step in [None, (1.0, 5), (0.4, 5), (1.0, 905), None, (1.0, 5)]:
+    before, seen = calls(model), dict[Any, torch.Tensor]()
+    for step in steps:
         mine, theirs = (fast, twin) if step is None else (lora(fast, "sd15", *step), lora(twin, "sd15", *step))
-        seen.append(sample(mine))
-        assert_close(seen[-1], sample(theirs), 8e-2)
+        picture = sample(mine)
+        assert_close(picture, sample(theirs), limit)
         _same_weights(model, twin)
+        assert step not in seen or torch.equal(seen[step], picture)
+        seen[step] = picture
     since = calls(model) - before
     assert since["fused"] and not since["traced"] and not since["eager"], dict(since)
-    for other in seen[1:4]:
-        assert_differs(seen[0], other)
-    assert torch.equal(seen[4], seen[0]) and torch.equal(seen[5], seen[1])
+    for step, picture in seen.items():
+        if step is not None:
+            assert_differs(seen[None], picture)
+
+
+def scenario_mixed_by_layer() -> None:
+    if QUANT_ALGOS:
+        weights = tiny.state_dict("sd3")
+        _same_of(of_weights("sd3", tiny.mixed(weights, INT8, E4M3, {}, ROTATED, {**E4M3, "full_precision": True})))
+        four = [{"how": how} for how in ("nvfp4", "mxfp8", "convrot_w4a4", "asym_w4a8_int8") if how in QUANT_ALGOS]
+        _same_of(of_weights("sd3", tiny.mixed(weights, *four, INT8)), 2e-1)
+
+
+def scenario_older_keys_of_float8() -> None:
+    for full_precision in (False, True):
+        _same_of(of_weights("sd3", tiny.in_older_keys(tiny.state_dict("sd3"), full_precision)))
+
+
+def scenario_float8_without_scales() -> None:
+    """Stored so by Load Diffusion Model's weight_dtype, or in the file: cast at each call."""
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        _same_of(load("sd3", options={"dtype": dtype}))
+    weights = {name: weight.to(torch.float8_e4m3fn) if weight.dim() == 2 else weight for name, weight in tiny.state_dict("sd3").items()}
+    _same_of(of_weights("sd3", weights))
+
+
+def scenario_four_bits() -> None:
+    _same({"how": "convrot_w4a4"}, limit=2e-1)
+    _same({"how": "asym_w4a8_int8"})
+
+
+@contextmanager
+def _unseen(file: str, name: str) -> Iterator[None]:
+    """As on a GPU: what the library's function computes comes from kernels that PyTorch doesn't dispatch."""
+    module = importlib.import_module(file)
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    def launches(*args: Any, **kwargs: Any) -> torch.Tensor:
+        mode = torch.is_inference_mode_enabled()
+
+        def compute() -> torch.Tensor:
+            with torch.inference_mode(mode):
+                return function(*args, **kwargs)
+
+        with ThreadPoolExecutor(1) as other:
+            computed = other.submit(compute).result().contiguous()
+        out = torch.empty(computed.shape, dtype=computed.dtype)
+        ctypes.memmove(out.data_ptr(), computed.data_ptr(), computed.nbytes)
+        return out
+
+    setattr(module, name, launches)
+    try:
+        yield
+    finally:
+        setattr(module, name, function)
+
+
+def scenario_four_bits_by_kernels_that_are_no_operators() -> None:
+    for how, file in (("convrot_w4a4", "convrot_w4a4"), ("asym_w4a8_int8", "w4a8_int8")):
+        if how in QUANT_ALGOS:
+            with _unseen(f"comfy_kitchen.tensor.{file}", f"{file}_linear"):
+                model = _same({"how": how}, limit=2e-1)
+                assert not calls(model)["eager"] and "runs as it is" not in report_of(model).text(), report_of(model).text()
 
 
 def scenario_loras_on_int8() -> None:
@@ -138,3 +211,26 @@ def scenario_loras_on_rotated_int8() -> None:
 def scenario_loras_on_float8() -> None:
     if QUANT_ALGOS:
         _with_loras(E4M3)
+
+
+_FEW = (None, (1.0, 5), None)  # quantising to these takes long on a CPU
+
+
+def scenario_loras_on_nvfp4() -> None:
+    if "nvfp4" in QUANT_ALGOS:
+        _with_loras({"how": "nvfp4"}, _FEW)
+
+
+def scenario_loras_on_mxfp8() -> None:
+    if "mxfp8" in QUANT_ALGOS:
+        _with_loras({"how": "mxfp8"}, _FEW)
+
+
+def scenario_loras_on_four_bits() -> None:
+    if "convrot_w4a4" in QUANT_ALGOS:
+        _with_loras({"how": "convrot_w4a4"}, _FEW, 4e-1)  # inputs of 4 bits: a guidance of 7 makes much of little
+
+
+def scenario_loras_on_four_bits_with_a_codebook() -> None:
+    if "asym_w4a8_int8" in QUANT_ALGOS:
+        _with_loras({"how": "asym_w4a8_int8"}, _FEW[:2])

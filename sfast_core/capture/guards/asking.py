@@ -1,0 +1,272 @@
+"""What code asks Python, the operating system, PyTorch or NumPy for by a call: a state that no table of attributes has.
+
+What can be asked again at each call without a trace of it is a question. What nobody can compare (the clock, files) is a reason to leave no trace.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import contextlib
+import datetime
+import decimal
+import functools
+import gc
+import locale
+import logging
+import os
+import pathlib
+import random
+import sys
+import threading
+import time
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from .given import is_given
+from .kinds import Kind, kind_of
+
+Question = Callable[[], Any]
+
+_CLOCK = "asks for the time, which is another at each call"
+LOOKS = "looks at files, or at what else is outside of the process: there is nothing to compare"
+_CHANCE = "asks for random numbers that have no state"
+_OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
+#: Files of Python's own whose functions, and classes, do nothing else.
+_OUTSIDE = ("glob", "tempfile", "subprocess", "shutil", "resource", "fileinput", "select", "signal", "mmap")
+_OF_PATHS = (
+    "exists lexists isfile isdir islink ismount isjunction isdevdrive getsize getmtime getatime getctime samefile sameopenfile samestat".split()
+)
+_OF_OS = "walk fwalk popen makedirs removedirs renames get_terminal_size".split()
+#: Methods of paths.
+LOOKING = frozenset(
+    "exists is_file is_dir is_symlink is_mount is_socket is_fifo is_block_device is_char_device is_junction stat lstat owner group samefile open "
+    "read_text read_bytes iterdir glob rglob walk readlink touch mkdir unlink rename replace write_text write_bytes".split()
+)
+_HARMLESS = frozenset("fspath putenv unsetenv _exit strerror device_encoding get_inheritable waitstatus_to_exitcode abort".split())
+_GETTERS = ("is_", "are_", "get_", "current_")
+#: Of PyTorch's: what stays for the life of a process, or is refused elsewhere.
+_SETTLED = ("is_available", "is_built", "get_device_", "get_arch", "rng", "seed", "is_compiling", "is_scripting", "is_tracing", "is_exporting")
+#: Those that are part of each signature, and may be others in a part of a call.
+_SIGNED = frozenset(
+    "is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device are_deterministic_algorithms_enabled "
+    "is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode get_float32_matmul_precision".split()
+)
+_NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
+#: What a function or a class is called, and its like: in no table of its own. Of a class what is said of it is.
+TOLD = frozenset({*_NAMES, "__annotations__"})
+OF_CLASSES = frozenset({"__name__", "__qualname__", "__subclasses__"})
+
+
+def asked_by(function: Any) -> Question | str | None:
+    """What a call of ``function`` (or of a class) depends on besides its arguments.
+
+    Returns:
+        a question, the words for a reason against a trace, or None where it is nothing of the kind.
+    """
+    found: Question | str | None = _known().get(id(function))
+    if found is not None or not isinstance(function, (BuiltinFunctionType, FunctionType, type)):
+        return found
+    home = str(function.__module__ or getattr(getattr(function, "__self__", None), "__name__", ""))
+    if home in _OUTSIDE:
+        return LOOKS if type(function) in (FunctionType, type) else None
+    if home == "secrets":
+        return _CHANCE
+    if isinstance(function, type):
+        return None
+    if home.partition(".")[0] == "torch":
+        return _of_torch(function)
+    return _of_system(function) if home in ("posix", "nt") else None
+
+
+def of_file(module: ModuleType, name: str) -> Question | None:
+    """A question for an attribute of a file's that its class computes, as those of ``torch.backends`` are."""
+    if type(module) is ModuleType or name in vars(module) or not hasattr(type(module), name) or not is_given(module.__name__):
+        return None
+    return partial(getattr, module, name) if _is_simple(answer_to(partial(getattr, module, name))) else None
+
+
+def answer_to(question: Question) -> Any:
+    """What is answered now; nobody records that it was asked."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return question()
+        except Exception as error:
+            return type(error)
+
+
+def decimals() -> Any:
+    """How numbers of ``decimal`` are computed in this thread."""
+    context = decimal.getcontext()
+    traps = " ".join(sorted(signal.__name__ for signal, on in context.traps.items() if on))
+    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps)
+
+
+def arrays() -> Any:
+    """How NumPy computes and prints."""
+    import numpy
+
+    return (numpy.geterr(), {name: value for name, value in numpy.get_printoptions().items() if kind_of(value) is Kind.VALUE})
+
+
+def registered(classes: Iterable[type]) -> Question:
+    """Which classes were registered as subclasses of abstract ones."""
+    found = [cls for cls in classes if isinstance(cls, abc.ABCMeta)]
+    known: list[Any] = [None, None]
+
+    def ask() -> Any:
+        token = abc.get_cache_token()
+        if known[0] != token:  # somebody has registered something since
+            known[:] = token, " ".join(_registrations(found))
+        return known[1]
+
+    return ask
+
+
+def names_of_all(values: Iterable[Any], names: Iterable[str]) -> Question:
+    """What functions and classes are called, as one text."""
+    found, read = list(values), sorted(names)
+    return lambda: "\n".join(str(getattr(value, name, None)) for value in found for name in read)
+
+
+def subclasses_of_all(classes: Iterable[type]) -> Question:
+    """Which subclasses there are, as one text."""
+    found: list[Any] = list(classes)
+    return lambda: "\n".join(f"{id(cls)} {list(map(id, type.__subclasses__(cls)))}" for cls in found)
+
+
+def name_of(name: str, value: weakref.ref[Any]) -> Any:
+    """An attribute that is in no table of a function's or a class's own."""
+    return getattr(value(), name, None)
+
+
+def _registrations(classes: Iterable[abc.ABCMeta]) -> Iterator[str]:
+    seen: set[type] = set()
+    waiting = list[type](classes)
+    for cls in waiting:
+        if cls in seen:
+            continue
+        seen.add(cls)
+        waiting += type.__subclasses__(cls)
+        if isinstance(cls, abc.ABCMeta) and (dump := getattr(abc, "_get_dump", None)) is not None:
+            yield from (f"{id(cls)}:{id(each())}" for each in sorted(dump(cls)[0], key=id))
+
+
+def _is_simple(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_simple, value))
+    return kind_of(value) is Kind.VALUE
+
+
+def _of_system(function: Any) -> Question | str | None:
+    """A function of the operating system's: one that gets something without being told of what can be asked again."""
+    name = function.__name__
+    if name in _HARMLESS or not hasattr(os, name):
+        return None
+    if name.startswith(("get", "cpu_count")) and _is_simple(answer_to(function)):
+        return function  # type: ignore[no-any-return]
+    return _CHANCE if name in ("urandom", "getrandom") else LOOKS
+
+
+def _of_torch(function: Any) -> Question | None:
+    name = str(function.__name__)
+    if not name.startswith(_GETTERS) or name in _SIGNED or any(part in name for part in _SETTLED):
+        return None
+    if "autocast" in name:
+        return autocast
+    return function if _gets(function) else None
+
+
+@functools.cache
+def _gets(function: Any) -> bool:
+    """Whether a function of PyTorch's tells a setting, and nothing but that."""
+    if isinstance(function, FunctionType):
+        code, given = function.__code__, len(function.__defaults__ or ())
+        if code.co_argcount > given or code.co_kwonlyargcount > len(function.__kwdefaults__ or ()):
+            return False
+    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+        return _is_simple(function())
+    return False
+
+
+def _thread() -> Any:
+    thread = threading.current_thread()
+    given = {name: value for name, value in vars(thread).items() if not name.startswith("_") and not isinstance(value, torch.Tensor)}
+    return (threading.get_ident(), thread.name, thread.daemon, given)
+
+
+def _threads() -> Any:
+    return " ".join(f"{thread.ident} {thread.name}" for thread in threading.enumerate())
+
+
+def _loggers() -> Any:
+    manager = logging.root.manager
+    loggers = [(name, logger) for name, logger in list(manager.loggerDict.items()) if isinstance(logger, logging.Logger)]
+    levels = (f"{name} {logger.level} {logger.disabled}" for name, logger in loggers if logger.level or logger.disabled)  # others are as good as none
+    return (manager.disable, logging.root.level, " ".join(levels))
+
+
+def _raising() -> Any:
+    """Which warnings are errors."""
+    return "\n".join(str(entry[:4]) for entry in warnings.filters if entry[0] == "error")
+
+
+def autocast() -> Any:
+    """What autocast is set to, on devices for which it is off, too."""
+    kinds = ("cpu", "cuda", "xpu", "mps", "hpu")
+    of_each = [(answer_to(partial(torch.is_autocast_enabled, kind)), answer_to(partial(torch.get_autocast_dtype, kind))) for kind in kinds]
+    return (*of_each, torch.is_autocast_cache_enabled())
+
+
+def _locale() -> Any:
+    return locale.setlocale(locale.LC_ALL, None)
+
+
+def _home() -> Any:
+    return (os.environ.get("HOME"), os.environ.get("USERPROFILE"))
+
+
+@functools.cache
+def _known() -> dict[int, Question | str]:
+    """By the function's id: all of these live as long as the process."""
+    found: dict[int, Question | str] = {}
+
+    def note(owner: Any, names: Iterable[str], what: Question | str | None) -> None:
+        for name in names:
+            value: Any = vars(owner).get(name)
+            value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            if value is not None:
+                found[id(value)] = what if what is not None else value
+
+    note(os.path, _OF_PATHS, LOOKS)
+    note(os.path, ("abspath", "realpath", "relpath"), os.getcwd)
+    note(os.path, ("expanduser",), _home)
+    note(os, _OF_OS, LOOKS)
+    note(builtins, ("open", "input"), LOOKS)
+    note(sys.modules["io"], ("open_code",), LOOKS)
+    note(pathlib.Path, LOOKING, LOOKS)
+    note(pathlib.Path, ("cwd", "absolute", "resolve"), os.getcwd)
+    note(pathlib.Path, ("home", "expanduser"), _home)
+    note(time, (name for name, value in vars(time).items() if isinstance(value, BuiltinFunctionType) and name not in ("sleep", "mktime", "strptime")), _CLOCK)
+    note(datetime.datetime, ("now", "utcnow"), _CLOCK)
+    note(datetime.date, ("today",), _CLOCK)
+    note(uuid, ("uuid1", "uuid4", "uuid6", "uuid7", "getnode"), _CHANCE)
+    note(random, ("SystemRandom",), _CHANCE)
+    note(gc, (name for name, value in vars(gc).items() if isinstance(value, BuiltinFunctionType)), _OBJECTS)
+    note(sys, ("getrefcount", "getallocatedblocks", "getsizeof"), _OBJECTS)
+    note(weakref, ("getweakrefcount", "getweakrefs"), _OBJECTS)
+    note(sys, ("getrecursionlimit", "getswitchinterval", "get_int_max_str_digits"), None)
+    note(threading, ("current_thread", "currentThread", "main_thread", "get_ident", "get_native_id"), _thread)
+    note(threading, ("active_count", "activeCount", "enumerate"), _threads)
+    note(decimal, ("getcontext", "localcontext"), decimals)
+    note(logging, ("getLogger", "getLevelName", "getHandlerByName"), _loggers)
+    note(locale, ("setlocale", "getlocale", "localeconv", "format_string", "currency", "str", "atof", "strcoll", "strxfrm"), _locale)
+    note(warnings, ("warn", "warn_explicit"), _raising)
+    return found
