@@ -148,9 +148,10 @@ _OTHER_ARGUMENT = Advice(
     "turn off the extension that hands that to the model where you don't need it; pictures without it are fast",
 )
 _COMPUTES = Advice(
-    "fixed weights", _MAKE_ROOM.python,
-    "free GPU memory, if the model isn't wholly on the GPU; if it is, save it with its LoRAs in it, or take out the node that wraps its weights",
-    _ROOM,
+    "fixed weights",
+    "put adapters into the weights where they stay (fuse_lora), or leave them out",
+    "save the model with its LoRAs in it, if its weights are quantised; else take out the node that wraps them",
+    "turn off the extension that wraps the weights where you don't need it",
 )
 
 UNKNOWN = _kind("", "anything else", "Nothing that is known to happen.", _REPORT)
