@@ -135,14 +135,15 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._bind_array(result)
         return result
 
-    def run(self, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
-        """``function(*args)``, which may be anything that depends on these alone, as one node: an op's meaning."""
+    def run(self, function: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """``function(*args, **kwargs)``, which may be anything that depends on these alone, as one node: an op's meaning."""
         if self._paused or self.failure or self._leaf is not None:
-            return function(*args)
+            return function(*args, **kwargs)
         with self.paused():
-            result = function(*args)
+            result = function(*args, **kwargs)
             try:
-                self._bind(result, self._value(call_function(self.graph, function, self._map(args, function.__name__)), result))
+                given = self._map(args, function.__name__), self._map(kwargs, function.__name__)
+                self._bind(result, self._value(call_function(self.graph, function, *given), result))
             except (CaptureError, HasParts) as error:
                 self.refuse(reason_of(error) or f"{function.__name__} is given a tensor with parts")
         return result
