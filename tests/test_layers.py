@@ -75,7 +75,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"native", "numerics", "target"},
     "forks": set(),
     "kitchen": set(),
-    "weights": set(),
+    "weights": {"reasons"},
     "capture": {"forks", "kitchen", "reasons", "weights"},
     "rewrite": {"capture", "kitchen", "ops", "target", "weights"},
     "runtime": {"capture", "choices", "forks", "native", "reasons", "weights"},
