@@ -149,6 +149,11 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         return result
 
     @property
+    def table(self) -> WeightTable:
+        """Where the weights are."""
+        return self._table
+
+    @property
     def in_leaf(self) -> bool:
         """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
         return self._leaf is not None or self._in_live > 0
