@@ -51,6 +51,7 @@ from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
 Forward = Callable[..., Any]
+InParts = Callable[[torch.nn.Module, str, Callable[[], Any]], Any]
 
 
 class Engine:
@@ -62,6 +63,7 @@ class Engine:
         config: asked anew at each call.
         report: what became of the calls.
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``. ``store``: of the weights; a host says to it when a sampling begins.
+        in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
@@ -70,6 +72,7 @@ class Engine:
         self.report = ModuleReport(name, settings=config.settings(), host=host)
         self.reporter = Reporter(self.report)
         self.interruptions: tuple[type[BaseException], ...] = ()
+        self.in_parts: InParts | None = None
         self._tracer = Tracer(leaf_scope)
         self.store = self._store = store or WeightStore()
         self._devices: dict[torch.device, OnDevice] = {}
@@ -135,7 +138,7 @@ class Engine:
                     self._store.leave_to_autograd()
                     self.report.adopted_bytes = self._store.adopted_bytes
             return self.run_eager(reason_of(error), eager)
-        on, before = self._on(device), ThreadState()
+        on, before, in_parts = self._on(device), ThreadState(), None
         with on.lock:
             try:
                 first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
@@ -149,12 +152,10 @@ class Engine:
                         if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
                             on.thrashing.clear()
                 if variant is None:
-                    waiting = on.waiting(signature)
-                    if waiting is None:
+                    if (reason := on.waiting(signature)) is None:
                         return first_call()
-                    reason = waiting
                 elif variant.graphed is None:
-                    reason = variant.reason
+                    reason, in_parts = variant.reason, self.in_parts
                 else:
                     try:
                         with self._store.pinned(device):
@@ -176,17 +177,15 @@ class Engine:
                     except WeightsChanged as error:
                         self.reporter.say(f"{error}: tracing again")
                         on.forget(signature.key, variant, str(error))
-                        waiting = on.waiting(signature)
-                        if waiting is None:
+                        if (reason := on.waiting(signature)) is None:
                             return first_call()
-                        reason = waiting
                     except Exception as error:
                         reason = FAILED(error=f"{type(error).__name__}: {error}")
                         self._give_up(variant, reason)
             except BaseException as error:
                 before.put_back(error)
                 raise
-        return self.run_eager(reason, eager)
+        return self.run_eager(reason, eager) if in_parts is None else in_parts(module, reason, eager)
 
     def _unfinished(self, on: OnDevice, key: Hashable, variant: Variant, error: Unfinished) -> str:
         """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""

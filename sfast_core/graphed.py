@@ -195,7 +195,9 @@ class GraphedProgram:
         self._kinds, self._classes = list(map(kind_of_weight, weights)), list(self._classes_now())
 
     def _classes_now(self) -> Iterator[type]:
-        return (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
+        """A plain tensor in a parameter's place, as ``functional_call`` puts it there for a call, is none of another class."""
+        classes = (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
+        return (torch.Tensor if cls is torch.nn.Parameter else cls for cls in classes)
 
     def _wants_graph(self, config: CompileConfig) -> bool:
         return (

@@ -148,9 +148,10 @@ _OTHER_ARGUMENT = Advice(
     "turn off the extension that hands that to the model where you don't need it; pictures without it are fast",
 )
 _COMPUTES = Advice(
-    "fixed weights", _MAKE_ROOM.python,
-    "free GPU memory, if the model isn't wholly on the GPU; if it is, save it with its LoRAs in it, or take out the node that wraps its weights",
-    _ROOM,
+    "fixed weights",
+    "put adapters into the weights where they stay (fuse_lora), or leave them out",
+    "save the model with its LoRAs in it, if its weights are quantised; else take out the node that wraps them",
+    "turn off the extension that wraps the weights where you don't need it",
 )
 
 UNKNOWN = _kind("", "anything else", "Nothing that is known to happen.", _REPORT)
@@ -262,6 +263,15 @@ RANDOM_MEANWHILE = _kind(
 NOT_COMPARED = _kind(
     "not-compared", "{origin} is a {kind}, whose state can't be compared",
     "Code within the model goes on with something at each call, such as an iterator or a file.", _WHOSE,
+)
+OUTSIDE = _kind(
+    "outside", "{origin} {asks}", "Code within the model reads what is outside of it and may be another at each call, such as a file or the clock.", _WHOSE
+)
+UNLIKE = _kind(
+    "unlike", "{name} asks for what an input, or a weight, isn't alike in at each call", "The model reads a tensor's version, address or storage.", _REPORT
+)
+OVERLAPPING = _kind(
+    "overlapping", "{name} writes to one of two tensors that lie in one memory", "Code of others inside the model changes what it is handed twice.", _WHOSE
 )
 TOO_MUCH = _kind(
     "too-much", "{origin} holds too much to be compared at each call",

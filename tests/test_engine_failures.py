@@ -299,20 +299,6 @@ def test_memory_that_runs_out_in_the_proof_is_a_passing_failure(monkeypatch: pyt
     assert list(handle.engine.report.reasons) == ["out of memory"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"disabled_passes": ("fuse_everything",)}, "disabled_passes: got fuse_everything, known are"),
-        ({"disabled_impls": ("linear.*", "linear.magic")}, "disabled_impls: got 'linear.magic', which fits no kernel; known are "),
-    ],
-    ids=["pass", "kernel"],
-)
-def test_an_unknown_name_in_the_settings_is_in_the_reason(settings: dict[str, Any], words: str) -> None:
-    handle, x = compiled(linear(), **settings), torch.randn(2, 4)
-    assert torch.equal(handle(x), own(handle, x))
-    assert words in str(handle.engine.report.signatures[0].eager_because)
-
-
 @pytest.mark.parametrize("former", ["linear_act.triton", "linear_geglu.*", "linear_add.cublaslt", "*.triton_tma"])
 def test_kernels_are_known_by_former_names(former: str) -> None:
     handle, x = compiled(linear(), disabled_impls=(former,)), torch.randn(2, 4)

@@ -86,7 +86,7 @@ def test_the_documents_have_the_table() -> None:
         (NOT_FUSED.because(reason_of(CaptureError("further away")), error="CaptureError"), PYTHON, REPORT),
         (IN_A_FILE(kind="Linear"), COMFY, "free GPU memory"),
         (UNKNOWN_VRAM(), COMFY, "--disable-dynamic-vram"),
-        (COMPUTED(kind="Linear"), COMFY, "LoRAs in it"),
+        (COMPUTED(kind="Linear"), COMFY, "with its LoRAs in it"),
         (CHANGES(change="X (y) returns something built otherwise: finished by the original forward"), WEBUI, "if an extension"),
         (told("something that nobody has thought of"), PYTHON, REPORT),
         (RANDOM(), "a host of somebody's", "where the code is yours"),

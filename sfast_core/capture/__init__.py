@@ -3,7 +3,7 @@
 from .autocast import autocast_off
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
-from .guards import Guard, is_object, stands_for
+from .guards import Guard, code_of, is_object, stands_for
 from .live import AnotherStructure, Surroundings
 from .recorder import Recorder
 from .signature import Signature, difference, other_setting, snapshot
@@ -28,6 +28,7 @@ __all__ = [
     "Tracer",
     "Untraceable",
     "autocast_off",
+    "code_of",
     "device_of",
     "difference",
     "other_setting",

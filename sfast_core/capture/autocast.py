@@ -48,6 +48,8 @@ class Treatment(NamedTuple):
         return {} if self.keyword is None else {"dtype": self.keyword}
 
 
+NO_TREATMENT = Treatment()
+
 @dataclass(frozen=True)
 class Apart:
     """A call whose inside is cast: the operators that it is made of, casts among them, and what it returns."""
@@ -82,10 +84,10 @@ class Autocast:
             CaptureError: it isn't known.
         """
         if not torch._C._is_any_autocast_enabled():
-            return Treatment()
+            return NO_TREATMENT
         on = {x.device.type for x in leaves((args, kwargs), torch.Tensor) if x.is_floating_point() and _enabled(x.device.type)}
         if not on:
-            return Treatment()
+            return NO_TREATMENT
         if unknown := on - KINDS:
             raise CaptureError(f"autocast is on for {unknown.pop()}")
         self.computed_in.update(map(torch.get_autocast_dtype, on))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from ..weights.tensor_map import TensorMap
 from .errors import CaptureError
 from .externals import Found
 from .input_writes import InputWrites, overlaps_itself
+from .nodes import new_graph
 from .regions import Region, apart
 from .unchanged import Unchanged
 from .written import Write, current, write_between, write_out_of
@@ -32,7 +33,7 @@ class Bookkeeping:
     """
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
-        self.graph = torch.fx.Graph()
+        self.graph = new_graph()
         self._table = table
         self._nodes = TensorMap[torch.fx.Node]()
         self._writes = TensorMap[list[Write]]()  # through tensors that share its memory, since its node was made
@@ -139,16 +140,18 @@ class Bookkeeping:
         if node is None:
             if not is_plain(tensor):
                 raise CaptureError(f"the weight {ref} is a {type(tensor).__name__}")
-            node = self._placeholder(f"weight_{ref}".replace(".", "_"), tensor)
+            name = str(ref)
+            node = self._placeholder(f"weight_{name}".replace(".", "_"), tensor)
             node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
-            self._keep(tensor, f"the weight {ref}" if ref.part is None else f"a part of the weight {ref}")
+            self._keep(tensor, f"the weight {name}" if ref.part is None else f"a part of the weight {name}")
         return node
 
     def _keep(self, tensor: torch.Tensor, what: str) -> None:
         """The call is not to write to this tensor, by operations that say so or from within others."""
-        self._foreign.add(self._storage(tensor))
-        self._kept.add(self._storage(tensor))
+        storage = self._storage(tensor)
+        self._foreign.add(storage)
+        self._kept.add(storage)
         self._unchanged.add(tensor, what)
 
     def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
@@ -191,5 +194,13 @@ class Bookkeeping:
 
     @staticmethod
     def _storage(tensor: torch.Tensor) -> int:
-        with torch._C.DisableTorchFunction():
-            return int(tensor.untyped_storage()._cdata)
+        return _address_of_storage(tensor)
+
+
+def _by_its_object(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage()._cdata)
+
+
+#: Which storage a tensor lies in. It is asked 17,000 times in a recorded call of SDXL, and PyTorch's newer function makes no object for it.
+_address_of_storage: Callable[[torch.Tensor], int] = getattr(torch._C, "_storage_address", _by_its_object)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
+from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
 
 from ..reasons import READS_VALUE
 from ..weights import WeightTable
-from .autocast import Apart, Autocast, Treatment
+from .autocast import NO_TREATMENT, Apart, Autocast, Treatment
 from .decisions import Decisions
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
@@ -19,15 +21,24 @@ from .stand_ins import Value, leaves, mapped
 from .values import METADATA, why_not_static
 
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}  #: what functions take Python's types for
+#: Functions of C, of which a process has so many and no more.
+OF_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
 def function_name(func: Any) -> str:
     """The name of a torch function; for an attribute of Tensor the attribute's name."""
+    return _name_of_c(func) if type(func) in OF_C else _name_of(func)
+
+
+def _name_of(func: Any) -> str:
     name: str = getattr(func, "__name__", "") or str(func)
     if name in ("__get__", "__set__"):
         return str(getattr(getattr(func, "__self__", None), "__name__", name))
     return name
+
+
+_name_of_c = functools.lru_cache(maxsize=1024)(_name_of)
 
 
 def are_tensors(result: Any) -> bool:
@@ -64,8 +75,7 @@ class Calls(InPlace):
             args = args[:1]
         if name == "__setitem__":  # the target may be outdated by the very view that is put back
             self._settle(args[0], args[1], args[2])
-        mapped = self._map((args, kwargs), name)
-        return mapped[0], mapped[1]
+        return tuple([self._map(item, name) for item in args]), {key: self._map(item, name) for key, item in kwargs.items()}
 
     def _map(self, value: Any, name: str) -> Any:
         kind = type(value)
@@ -106,7 +116,7 @@ class Calls(InPlace):
             return self._record_changing(func, name, call, args, kwargs, result)
         if in_place:
             self._record_in_place(func, name, call, args)
-            if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != Treatment():
+            if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != NO_TREATMENT:
                 raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
             return
         if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
@@ -130,7 +140,7 @@ class Calls(InPlace):
 
     def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
         """The call's arguments as autocast hands them on."""
-        if treatment == Treatment():
+        if treatment is NO_TREATMENT or treatment == NO_TREATMENT:
             return call
         args, kwargs = torch.fx.node.map_arg((tuple(call[0]), call[1]), lambda node: self._cast_node(node, treatment))
         return args, {**kwargs, **treatment.keywords()}

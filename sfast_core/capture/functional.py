@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,6 +97,7 @@ def tensor_of(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tens
     return torch.tensor(data, dtype=dtype, device=device)
 
 
+@functools.cache
 def is_in_place(name: str) -> bool:
     """Whether a function of this name changes its first argument."""
     return name in _OPERATORS or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..reasons import NOT_UNDERSTOOD, READS_VALUE, reason_of
+from ..reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE, reason_of
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
-from .calls import Calls, are_tensors, function_name
+from .calls import OF_C, Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
 from .functional import cast_like, element, setitem
@@ -135,17 +135,23 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._bind_array(result)
         return result
 
-    def run(self, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
-        """``function(*args)``, which may be anything that depends on these alone, as one node: an op's meaning."""
+    def run(self, function: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """``function(*args, **kwargs)``, which may be anything that depends on these alone, as one node: an op's meaning."""
         if self._paused or self.failure or self._leaf is not None:
-            return function(*args)
+            return function(*args, **kwargs)
         with self.paused():
-            result = function(*args)
+            result = function(*args, **kwargs)
             try:
-                self._bind(result, self._value(call_function(self.graph, function, self._map(args, function.__name__)), result))
+                given = self._map(args, function.__name__), self._map(kwargs, function.__name__)
+                self._bind(result, self._value(call_function(self.graph, function, *given), result))
             except (CaptureError, HasParts) as error:
                 self.refuse(reason_of(error) or f"{function.__name__} is given a tensor with parts")
         return result
+
+    @property
+    def table(self) -> WeightTable:
+        """Where the weights are."""
+        return self._table
 
     @property
     def in_leaf(self) -> bool:
@@ -263,12 +269,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         elif not is_torchs(func):
             func = asked_function(func, sys._getframe(1))
         try:
-            return self._run(func, args, kwargs)
+            return self._run(func, types, args, kwargs)
         except Exception as error:
             self.raised = id(error)  # not the error: its traceback leads back here and would hold all tensors
             raise
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._paused or self.failure:
             return func(*args, **kwargs)
         name = function_name(func)
@@ -293,9 +299,12 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             return func(*args, **kwargs)
         # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
         self._before(func, name, args, kwargs)
-        self.watch.resume(installed=not isinstance(func, _OPERATORS))
-        result = func(*args, **kwargs)
-        self.watch.pause()
+        if types or type(func) not in OF_C:  # of these nothing runs that is Python's, unless a tensor of a class of its own says so
+            self.watch.resume(installed=not isinstance(func, _OPERATORS))
+            result = func(*args, **kwargs)
+            self.watch.pause()
+        else:
+            result = func(*args, **kwargs)
         if name in DRAWING and not self.drew and draws(name, args, kwargs):
             self.drew = modules_at_work()
         try:
@@ -350,7 +359,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         before = not inputs and ((node := self._nodes.get(tensor)) is None or node.op == "placeholder")
         if name in HIDDEN:
             if inputs or (name == "_version" and before):
-                self.refuse(f"{name} asks for what an input, or a weight, isn't alike in at each call")
+                self.refuse(UNLIKE(name=name))
                 self.at_work, self.ended_in = [], None  # live code would be told a copy's
         elif place is not None:
             self._expect(place, name, tensor)

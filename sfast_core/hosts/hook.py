@@ -73,7 +73,7 @@ class _Method:
         self.replaced = _alive(module.__dict__.get(attribute))
         self._original = getattr(module, attribute) if self.replaced is module.__dict__.get(attribute) else self.replaced or _of_class(module, attribute)
         self.call: Call | None = call
-        self.foreign = _foreign(module, attribute, others)
+        self.foreign = foreign_method(module, attribute, others)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.call is None:
@@ -100,7 +100,7 @@ def _of_class(module: torch.nn.Module, attribute: str) -> Any:
     return getattr(type(module), attribute).__get__(module, type(module))
 
 
-def _foreign(module: torch.nn.Module, attribute: str, others: Kind) -> str | None:
+def foreign_method(module: torch.nn.Module, attribute: str, others: Kind) -> str | None:
     """Why the method that a module has isn't its class's own, or None. Some extensions leave the class's own on the instance."""
     there = module.__dict__.get(attribute)
     if isinstance(there, _Method) and there.call is None:

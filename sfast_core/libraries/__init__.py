@@ -25,8 +25,15 @@ def _one_recording() -> OwnLock:
 
 @contextmanager
 def known_layers(recorder: Recorder) -> Iterator[None]:
-    """For its length, what is known of libraries' layers is told to the recorder. Other threads pass through as before."""
+    """For its length, what is known of libraries' layers is told to the recorder. Other threads pass through as before.
+
+    Most models have none of these, and are recorded without waiting for another.
+    """
+    wanted = [scope for scope, there in ((blocks_recorded, recorder.table.in_blocks), (casts_recorded, recorder.table.float8)) if there]
+    if not wanted:
+        yield
+        return
     with _one_recording().lock, ExitStack() as scopes:
-        for scope in (blocks_recorded, casts_recorded):
+        for scope in wanted:
             scopes.enter_context(scope(recorder))
         yield

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .blocks import is_of_blocks
 from .part import Part, has_functions, has_parts, is_plain, parts_of
 from .ref import WeightRef
 from .tensor_map import TensorMap
@@ -33,6 +34,8 @@ class WeightTable:
 
     Attributes:
         with_functions: the classes of its tensors that do something by themselves where torch's functions are called with them.
+        float8: whether one is of a float of 8 bits, as it lies.
+        in_blocks: whether one lies in GGUF's blocks.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
@@ -40,12 +43,15 @@ class WeightTable:
         self._paths: dict[int, str] = {}
         self._of_classes: list[tuple[torch.nn.Module, torch.Tensor]] = []  # modules with tensors of classes of their own
         self.with_functions: set[type] = set()
+        self.float8 = self.in_blocks = False
         for path, module in root.named_modules():
             self._paths[id(module)] = path
             for name, tensor in tensors_in(module._parameters, module._buffers, module.__dict__):
                 ref, first = WeightRef(path, name, weakref.ref(module)), self._refs.get(tensor)
                 self._refs[tensor] = replace(first, others=(*first.others, ref)) if first else ref
+                self.float8 = self.float8 or (tensor.itemsize == 1 and tensor.is_floating_point())
                 if not is_plain(tensor):
+                    self.in_blocks = self.in_blocks or is_of_blocks(tensor)
                     self._of_classes.append((module, tensor))
                     if has_parts(tensor):
                         self._add_parts(tensor, ref)

@@ -10,12 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfast_core.ops.norm_rope import norm_rope
-from tests.models import Forward
 from tests.ops.cases.norm_rope import rotations
-from tests.tracing import count, rewritten
+from tests.rewrite.normed_ropes import L2, B, D, H, L, fused
+from tests.tracing import count
 
-B, H, L, L2, D = 2, 3, 5, 4, 8
 Rope = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -155,21 +153,10 @@ def _matrices(length: int = L, heads_first: bool = True) -> torch.Tensor:
     return matrices[:, None] if heads_first else matrices[:, :, None]
 
 
-def _fused(
-    way: Callable[..., Any], *inputs: torch.Tensor, has_impl: bool = True, dtype: torch.dtype = torch.float32, **layers: nn.Module
-) -> tuple[int, torch.fx.Graph, list[Any]]:
-    module = Forward(lambda net, *xs: way(net, *xs), **(layers or {"norm": nn.RMSNorm(D, eps=1e-6), "other": nn.RMSNorm(D, eps=1e-6)}))
-    for norm in (module.norm, module.other):
-        nn.init.normal_(norm.weight, 1.0, 0.3)
-    inputs = tuple(x.to(dtype) if x.dim() == 4 else x for x in inputs)
-    found, graph = rewritten("fuse_norm_rope", module.to(dtype), *inputs, has_impl=lambda *_: has_impl)
-    return found, graph, [node for node in graph.nodes if node.target is norm_rope]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ROPES)
 def test_a_norm_and_a_rope_are_one_op(name: str, dtype: torch.dtype) -> None:
-    found, graph, nodes = _fused(lambda net, q, m: ROPES[name](net.norm(q), m), torch.randn(B, H, L, D), _matrices(), dtype=dtype)
+    found, graph, nodes = fused(lambda net, q, m: ROPES[name](net.norm(q), m), torch.randn(B, H, L, D), _matrices(), dtype=dtype)
     assert found == 1 and nodes[0].args[3] == 1e-6 and nodes[0].args[1] is not None
     assert count(graph, F.rms_norm, torch.rms_norm) == 0
 
@@ -179,7 +166,7 @@ def test_a_norm_without_an_eps_has_pytorchs(dtype: torch.dtype) -> None:
     """Of small values, which an eps of another size would make others."""
     small = nn.RMSNorm(D), nn.RMSNorm(D)
     way = lambda net, q, m: by_columns(net.norm(q * 0.01), m)  # noqa: E731
-    found, _, (node,) = _fused(way, torch.randn(B, H, L, D), _matrices(), dtype=dtype, norm=small[0], other=small[1])
+    found, _, (node,) = fused(way, torch.randn(B, H, L, D), _matrices(), dtype=dtype, norm=small[0], other=small[1])
     assert found == 1 and node.args[3] in (torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
@@ -188,14 +175,14 @@ def test_two_streams_are_joined_by_it(name: str) -> None:
     def way(net: Any, text: torch.Tensor, image: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
         return ROPES[name](torch.cat([net.norm(text), net.other(image)], dim=2), m)
 
-    found, graph, (node,) = _fused(way, torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2))
+    found, graph, (node,) = fused(way, torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2))
     assert found == 1 and len(node.args) >= 6 and count(graph, torch.cat) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_matrices_in_the_tokens_dtype(dtype: torch.dtype) -> None:
     """As ComfyUI's Qwen-Image has them."""
-    found, _, (node,) = _fused(lambda net, q, m: by_operator(net.norm(q), m), torch.randn(B, H, L, D), _matrices().to(dtype), dtype=dtype)
+    found, _, (node,) = fused(lambda net, q, m: by_operator(net.norm(q), m), torch.randn(B, H, L, D), _matrices().to(dtype), dtype=dtype)
     assert found == 1 and node.args[2].meta["val"].dtype == dtype
 
 
@@ -210,7 +197,7 @@ def test_a_norm_in_float32_with_weights_less_one() -> None:
         return by_columns(joined, m), by_columns(island(text * 2, net.norm.weight), m[:, :, :L])
 
     inputs = torch.randn(B, H, L, D), torch.randn(B, H, L2, D), _matrices(L + L2)
-    found, graph, nodes = _fused(way, *inputs, dtype=torch.bfloat16)
+    found, graph, nodes = fused(way, *inputs, dtype=torch.bfloat16)
     assert found == 2 and {node.args[7] for node in nodes} == {1.0} and count(graph, F.rms_norm, torch.rms_norm) == 0
 
 
@@ -223,7 +210,7 @@ def test_operators_that_norm_first(has_impl: bool) -> None:
         both = torch.ops.comfy_kitchen.rms_rope(q, k, m, net.norm.weight, net.other.weight, 1e-5)
         return first, second, *both, torch.ops.comfy_kitchen.rms_rope_split_half1(q, m, net.other.weight, 1e-3)
 
-    found, _, nodes = _fused(way, *torch.randn(2, B, L, H, D), _matrices(heads_first=False), has_impl=has_impl)
+    found, _, nodes = fused(way, *torch.randn(2, B, L, H, D), _matrices(heads_first=False), has_impl=has_impl)
     assert found == len(nodes) == (5 if has_impl else 0)
     assert [node.args[3] for node in nodes] == [1e-4, 1e-4, 1e-5, 1e-5, 1e-3][: len(nodes)]
 
@@ -237,7 +224,7 @@ def test_a_norm_over_all_heads(heads_first: bool) -> None:
         return by_operator(heads.transpose(1, 2) if heads_first else heads, m)
 
     norms = {"norm": nn.RMSNorm(H * D, eps=1e-6), "other": nn.RMSNorm(H * D, eps=1e-6)}
-    found, graph, (node,) = _fused(way, torch.randn(B, L, H * D), _matrices(heads_first=heads_first), **norms)
+    found, graph, (node,) = fused(way, torch.randn(B, L, H * D), _matrices(heads_first=heads_first), **norms)
     assert found == 1 and node.args[3] == 1e-6 and tuple(node.args[1].meta["val"].shape) == (H * D,)
     assert count(graph, F.rms_norm, torch.rms_norm) == 0
 
@@ -248,29 +235,29 @@ def test_a_norm_over_all_heads_that_others_read_stays() -> None:
         return normed, by_operator(normed.view(B, L, H, D), m)
 
     norms = {"norm": nn.RMSNorm(H * D, eps=1e-6), "other": nn.RMSNorm(H * D, eps=1e-6)}
-    found, graph, nodes = _fused(way, torch.randn(B, L, H * D), _matrices(heads_first=False), **norms)
+    found, graph, nodes = fused(way, torch.randn(B, L, H * D), _matrices(heads_first=False), **norms)
     assert found == 0 and not nodes and count(graph, F.rms_norm, torch.rms_norm) == 1
 
 
 def test_each_head_has_its_own_matrices() -> None:
     """As ComfyUI's LTX has them."""
     matrices = rotations(L * H, D, torch.device("cpu"), images=B).unflatten(1, (L, H))
-    found, graph, (node,) = _fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), matrices)
+    found, graph, (node,) = fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), matrices)
     assert found == 1 and node.args[2].meta["val"].dim() == 6 and count(graph, torch.permute) == 0
 
 
 def test_tokens_before_heads() -> None:
-    found, graph, _ = _fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), _matrices(heads_first=False))
+    found, graph, _ = fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), _matrices(heads_first=False))
     assert found == 1 and count(graph, torch.permute) == 0
 
 
 def test_a_rope_without_a_norm() -> None:
-    found, _, (node,) = _fused(lambda net, q, m: by_columns(q, m), torch.randn(B, H, L, D), _matrices())
+    found, _, (node,) = fused(lambda net, q, m: by_columns(q, m), torch.randn(B, H, L, D), _matrices())
     assert found == 1 and node.args[1:4:2] == (None, None)
 
 
 def test_queries_and_keys_share_the_matrices() -> None:
-    found, _, nodes = _fused(lambda net, q, k, m: (by_cosines(q, m), by_cosines(k, m)), *torch.randn(2, B, H, L, D), _matrices())
+    found, _, nodes = fused(lambda net, q, k, m: (by_cosines(q, m), by_cosines(k, m)), *torch.randn(2, B, H, L, D), _matrices())
     assert found == 2 and nodes[0].args[2] is nodes[1].args[2]
 
 
@@ -279,12 +266,12 @@ def test_one_of_an_operators_two_results() -> None:
         by_operator_of_two(q, m)
         return torch.ops.comfy_kitchen.apply_rope(net.norm(q), k, m)
 
-    found, graph, (node,) = _fused(way, *torch.randn(2, B, H, L, D), _matrices())
+    found, graph, (node,) = fused(way, *torch.randn(2, B, H, L, D), _matrices())
     assert found == 1 and node.args[3] == 1e-6 and count(graph, torch.ops.comfy_kitchen.apply_rope) == 1
 
 
 def test_an_operator_without_a_norm_stays() -> None:
-    found, _, nodes = _fused(lambda net, q, m: by_operator(q, m), torch.randn(B, H, L, D), _matrices())
+    found, _, nodes = fused(lambda net, q, m: by_operator(q, m), torch.randn(B, H, L, D), _matrices())
     assert found == 0 and not nodes
 
 
@@ -293,7 +280,7 @@ def test_a_norm_that_others_read_stays() -> None:
         normed = net.norm(q)
         return normed, by_columns(normed, m)
 
-    found, graph, (node,) = _fused(way, torch.randn(B, H, L, D), _matrices())
+    found, graph, (node,) = fused(way, torch.randn(B, H, L, D), _matrices())
     assert found == 1 and node.args[3] is None and count(graph, F.rms_norm, torch.rms_norm) == 1
 
 
@@ -329,80 +316,10 @@ def _same_column(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("rope", [_third, _thirds, _kept, _same_column, _sum_of_both])
 def test_what_only_looks_like_it_stays(rope: Rope) -> None:
-    found, _, nodes = _fused(lambda net, q, m: rope(q, m), torch.randn(B, H, L, D), _matrices())
+    found, _, nodes = fused(lambda net, q, m: rope(q, m), torch.randn(B, H, L, D), _matrices())
     assert found == 0 and not nodes
 
 
 def test_without_an_impl_all_stays() -> None:
-    found, graph, nodes = _fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, H, L, D), _matrices(), has_impl=False)
+    found, graph, nodes = fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, H, L, D), _matrices(), has_impl=False)
     assert found == 0 and not nodes and count(graph, torch.stack) == 0
-
-
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-def _packed(length: int) -> torch.Tensor:
-    return torch.randn(B, length, 3 * H * D)
-
-
-def _heads(qkv: torch.Tensor) -> list[torch.Tensor]:
-    """Queries, keys and values [B, H, L, D]: views of one tensor."""
-    return list(qkv.unflatten(-1, (3, H, D)).permute(2, 0, 3, 1, 4).unbind(0))
-
-
-def test_streams_that_attention_reads_are_joined() -> None:
-    def way(net: Any, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        return _attention(*(torch.cat(both, dim=2) for both in zip(_heads(text * 2), _heads(image * 2), strict=True)))
-
-    found, graph, nodes = _fused(way, _packed(L), _packed(L2))
-    assert found == 3 and count(graph, torch.cat) == 0
-    assert all(node.args[1:4] == (None, None, None) and len(node.args) == 6 for node in nodes)
-
-
-def test_norms_go_along_where_nothing_is_rotated() -> None:
-    def way(net: Any, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        (q, k, v), (q2, k2, v2) = _heads(text * 2), _heads(image * 2)
-        joined = torch.cat([net.norm(q), net.other(q2)], 2), torch.cat([net.other(k), net.norm(k2)], 2), torch.cat([v, v2], 2)
-        return _attention(*joined)
-
-    found, graph, nodes = _fused(way, _packed(L), _packed(L2))
-    assert found == 3 and [node.args[3] for node in nodes] == [1e-6, 1e-6, None] and count(graph, F.rms_norm, torch.rms_norm) == 0
-
-
-def test_channels_that_nobody_has_seen_in_heads_yet() -> None:
-    """As ComfyUI's SD3 joins queries and keys."""
-
-    def way(net: Any, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        both = [torch.cat([text.chunk(3, -1)[i], image.chunk(3, -1)[i]], dim=1) for i in range(3)]
-        return _attention(*(x.unflatten(-1, (2, 64)).transpose(1, 2) for x in both))
-
-    found, graph, _ = _fused(way, torch.randn(B, L, 3 * 128), torch.randn(B, L2, 3 * 128))
-    assert found == 3 and count(graph, torch.cat) == 0
-
-
-def test_normed_heads_that_are_joined_as_channels() -> None:
-    """As ComfyUI's SD3.5 does."""
-
-    def way(net: Any, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        def rows(x: torch.Tensor, i: int, norm: Any) -> torch.Tensor:
-            return norm(x.unflatten(-1, (3, H, D))[:, :, i]).flatten(2)
-
-        q, k = (torch.cat([rows(text, i, net.norm), rows(image, i, net.other)], dim=1) for i in (0, 1))
-        return _attention(*(x.unflatten(-1, (H, D)).transpose(1, 2) for x in (q, k, k)))
-
-    found, graph, nodes = _fused(way, _packed(L), _packed(L2))
-    assert found == 2 and count(graph, torch.cat, F.rms_norm, torch.rms_norm) == 0 and all(node.args[3] == 1e-6 for node in nodes)
-
-
-JOINS_THAT_STAY: dict[str, Callable[..., Any]] = {
-    "others read it": lambda net, a, b: (lambda q: (q, _attention(q, q, q)))(torch.cat([_heads(a)[0], _heads(b)[0]], 2)),
-    "both lie dense": lambda net, a, b: (lambda q: _attention(q, q, q))(torch.cat([_heads(x)[0].contiguous() * 2 for x in (a, b)], 2)),
-    "within the heads": lambda net, a, b: (lambda q: _attention(q, q, q))(torch.cat([_heads(a)[0], _heads(a)[1]], 3)),
-}
-
-
-@pytest.mark.parametrize("name", JOINS_THAT_STAY)
-def test_other_joins_stay(name: str) -> None:
-    found, _, nodes = _fused(JOINS_THAT_STAY[name], _packed(L), _packed(L2))
-    assert found == 0 and not nodes

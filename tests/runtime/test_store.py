@@ -186,7 +186,7 @@ def test_a_weight_of_another_class_is_laid_out_no_more() -> None:
     net, store = Net(), WeightStore()
     source = channels_last(net, "conv.weight")
     store.tensors([source], CPU)
-    net.conv.weight = type("Quantised", (nn.Parameter,), {})(torch.zeros(4, 3, 3, 3))
+    net.conv.weight = type("Quantised", (nn.Parameter,), {"dtype": property(lambda self: torch.int8)})(torch.zeros(4, 3, 3, 3))
     with pytest.raises(WeightsChanged, match="the weight conv.weight is a Quantised"):
         store.tensors([source], CPU)
     net.conv.register_parameter("weight", None)

@@ -39,6 +39,8 @@ _CLOCK = "asks for the time, which is another at each call"
 LOOKS = "looks at files, or at what else is outside of the process: there is nothing to compare"
 _CHANCE = "asks for random numbers that have no state"
 _OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
+#: Reasons that aren't one where an installed package asks.
+FOR_THEMSELVES = (_CLOCK, LOOKS, _OBJECTS)
 #: Files of Python's own whose functions, and classes, do nothing else.
 _OUTSIDE = ("glob", "tempfile", "subprocess", "shutil", "resource", "fileinput", "select", "signal", "mmap")
 _OF_PATHS = (

@@ -35,7 +35,7 @@ class Chain:
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
         self.content = self.loaded = self.stored = self.every = self.every_item = self.identity = False
-        self._attributes: tuple[tuple[str, Chain], ...] | None = None
+        self._attributes: tuple[Below, ...] | None = None
 
     def at(self, key: Key) -> Chain | None:
         """What is read at ``key`` below; None where that is too deep."""
@@ -49,11 +49,15 @@ class Chain:
         return found
 
     @property
-    def attributes(self) -> tuple[tuple[str, Chain], ...]:
-        """The attributes below, by name. To be asked for once the code is read."""
+    def attributes(self) -> tuple[Below, ...]:
+        """The attributes below. To be asked for once the code is read."""
         if self._attributes is None:
-            self._attributes = tuple((name, below) for (what, name), below in self.below.items() if what == ATTRIBUTE)
+            self._attributes = tuple(Below(name, below) for (what, name), below in self.below.items() if what == ATTRIBUTE)
         return self._attributes
+
+    def forget(self) -> None:
+        """It says something else than before."""
+        self._attributes = None
 
     @property
     def used(self) -> bool:
@@ -64,6 +68,24 @@ class Chain:
     def followed(self) -> bool:
         """Whether something is read of, or put into, what is there."""
         return bool(self.below) or self.content or bool(self.written) or self.every or self.identity
+
+
+class Below:
+    """An attribute that is read, or written to, below a chain. Thousands of layers are asked for it, so what the chain says is found out once.
+
+    Attributes:
+        name: of the attribute.
+        chain: what is read of it.
+        read: see :attr:`Chain.used`.
+        followed: see :attr:`Chain.followed`.
+        deep: even of a plain value something is read.
+    """
+
+    __slots__ = ("chain", "deep", "followed", "name", "read")
+
+    def __init__(self, name: str, chain: Chain) -> None:
+        self.name, self.chain = name, chain
+        self.read, self.followed, self.deep = chain.used, chain.followed, bool(chain.below) or chain.identity
 
 
 USED = Chain()  #: a value is used as what it is
@@ -109,5 +131,6 @@ def read_everything(reads: CodeReads) -> None:
 def read_every(chain: Chain, only_used: bool = False) -> None:
     """As :func:`read_everything`, of one chain; ``only_used``: as far as values are handed on."""
     chain.every = chain.every or chain.content or not only_used
+    chain.forget()
     for below in chain.below.values():
         read_every(below, only_used)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...reasons import RANDOM_STATE
+from ...reasons import OUTSIDE, RANDOM_STATE
 from .all_names import names_of, own_of
 from .asking import (
     LOOKING,
@@ -242,7 +242,7 @@ class ReadSet(SeenValues):
         if self.arrays:
             self._ask(arrays, Origin(None, "numpy's settings"))
         if not LOOKING.isdisjoint(self.loose) and any(issubclass(cls, PurePath) for cls in self._classes_seen):
-            self.refuse(f"a path {LOOKS}")
+            self.refuse(OUTSIDE(origin="a path", asks=LOOKS))
         if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
             self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
             self.loose.update(*(getattr(cls, "__protocol_attrs__", ()) for cls in abstract))

@@ -97,17 +97,23 @@ class SeenObjects:
         if chain in seen.chains:
             return
         seen.chains.add(chain)
-        for name, below in chain.attributes:
+        found, kinds, origin = seen.found, self._kinds, seen.origin
+        for below in chain.attributes:
+            name = below.name
             if name in WALKS and kind is Kind.MODULE:
-                self._walk(value, seen.origin)
-            elif below.loaded or below.followed or seen.table is None:
-                self._below(self._attribute(seen, name), below, seen.origin, name)
+                self._walk(value, origin)
+            elif below.read or seen.table is None:
+                then = found[name] if name in found else self._attribute(seen, name)
+                if then is COMPUTED or then is MISSING:
+                    self._loosen(below.chain)
+                elif below.followed and (below.deep or kinds.get(type(then)) not in PLAIN):
+                    self._see(then, below.chain, Origin(origin, name))
             else:
                 self._only_stored(seen, name)
         if len(chain.attributes) < len(chain.below):
-            for (what, _), below in chain.below.items():
+            for (what, _), item in chain.below.items():
                 if what == ITEM:  # what its __getitem__ gives
-                    self._loosen(below)
+                    self._loosen(item)
         seen.computed |= chain.every
         if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
             seen.every = True
@@ -149,9 +155,11 @@ class SeenObjects:
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
             if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
-                with self.readers.within(value):
-                    for name in CALLING:
-                        self._below(self._attribute(seen, name), USED, origin, name)
+                for name in CALLING:
+                    then = self._attribute(seen, name)
+                    if then is not None and then is not COMPUTED:  # nearly always it is of the class
+                        with self.readers.within(value):
+                            self._below(then, USED, origin, name)
                 self._class_attribute(cls, "__call__", origin)
         return seen
 
@@ -177,11 +185,11 @@ class SeenObjects:
 
     def _attribute(self, seen: Seen, name: str) -> Any:
         """What an attribute of an object was, or MISSING; noted where it is looked up."""
-        found = seen.found.get(name, seen)
-        if found is seen:
-            found = seen.found[name] = self._look_up(seen, name)
-            if seen.kind is not Kind.MODULE and seen.table is not None:
-                self.readers.note((id(seen.table), name))
+        if name in seen.found:
+            return seen.found[name]
+        found = seen.found[name] = self._look_up(seen, name)
+        if seen.kind is not Kind.MODULE and seen.table is not None:
+            self.readers.note((id(seen.table), name))
         return found
 
     def _look_up(self, seen: Seen, name: str) -> Any:

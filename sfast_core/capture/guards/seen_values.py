@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from ...reasons import NOT_COMPARED, TOO_MUCH
+from ...reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
-from .asking import LOOKING, LOOKS, OF_CLASSES, TOLD, Question, answer_to, asked_by, name_of, of_file, subclasses_of_all
+from .asking import FOR_THEMSELVES, LOOKING, LOOKS, OF_CLASSES, TOLD, Question, answer_to, asked_by, name_of, of_file, subclasses_of_all
 from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
 from .code_cache import CodeCache
-from .given import is_given, is_of_ours, is_ours, is_read, itself
+from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, content_of, copy_of, item_of
 from .origin import Origin
@@ -75,6 +75,9 @@ class SeenValues(SeenObjects):
         raise NotImplementedError
 
     def _see(self, value: Any, chain: Chain, origin: Origin | None) -> None:
+        kind = self._kinds.get(type(value))
+        if kind is Kind.MODULE and not chain.identity and not chain.every_item:  # as most are
+            return self._object(value, kind, chain, origin)
         value = itself(value)
         if chain.identity:
             self.exact.add(id(value))
@@ -85,11 +88,10 @@ class SeenValues(SeenObjects):
             self._given_attributes(value, chain, origin)
         if kind in PLAIN:
             if chain.below and isinstance(value, PurePath) and any(name in LOOKING for _, name in chain.below):
-                self.refuse(f"{origin} {LOOKS}")
+                self.refuse(OUTSIDE(origin=origin, asks=LOOKS))
             return
-        if kind in _CALLED and id(value) not in self._called:
+        if kind in _CALLED and id(value) not in self._called and self._asked_by(value, origin):
             self._called.add(id(value))
-            self._asked_by(value, origin)
         if kind is Kind.OBJECT and is_of_ours(value):
             return
         self.anything |= chain.every_item and kind not in CONTAINERS
@@ -109,7 +111,7 @@ class SeenValues(SeenObjects):
                 self._see(part, USED, origin)
         elif kind is Kind.CACHED:
             if (ATTRIBUTE, "cache_info") in chain.below:
-                self.refuse(f"{origin} is asked how often it was called")
+                self.refuse(OUTSIDE(origin=origin, asks="is asked how often it was called"))
             self._cache(value, origin)
         elif kind is Kind.CLASS:
             self._classes_seen.add(value)
@@ -143,14 +145,21 @@ class SeenValues(SeenObjects):
         elif not self._lenient and (kind is Kind.STATEFUL or chain is not USED):
             self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
-    def _asked_by(self, function: Any, origin: Origin | None) -> None:
-        """What a function of Python's, PyTorch's or the system's asks for is asked at each call, or nobody can."""
+    def _asked_by(self, function: Any, origin: Origin | None) -> bool:
+        """What a function of Python's, PyTorch's or the system's asks for is asked at each call, or nobody can.
+
+        Installed packages look at the clock and at files for themselves (psutil, when ComfyUI asks how much memory is free): that steers nobody's
+        result, and whether it is done at all can't be told by names. Returns whether it is settled, whoever else calls it.
+        """
         found = asked_by(function)
         if isinstance(found, str):
+            if self.readers.frame is not None and is_installed(self.readers.frame.f_code.co_filename) and found in FOR_THEMSELVES:
+                return False
             if not self._lenient:
-                self.refuse(f"{origin} {found}")
+                self.refuse(OUTSIDE(origin=origin, asks=found))
         elif found is not None:
             self._ask(found, origin)
+        return True
 
     def _ask(self, question: Question, origin: Origin | None) -> None:
         key = (id(question), "")

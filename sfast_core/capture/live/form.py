@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
+
+from ..regions import Region, apart
 
 
 class Form(NamedTuple):
@@ -40,6 +43,38 @@ def copies(forms: Sequence[Form], tensors: Sequence[torch.Tensor]) -> list[torch
         made = [torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=form.device) for form in forms]
     fill(made, tensors)
     return made
+
+
+def lie_together(copied: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> set[int]:
+    """Have copies of tensors that have elements in common have these in common, too: what is written to one is written to the other.
+
+    Args:
+        copied: put others in the place of some of these.
+        tensors: of which they are.
+
+    Returns:
+        the indices of those.
+    """
+    found: set[int] = set()
+    storages: dict[int, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        storages.setdefault(tensor.untyped_storage()._cdata, []).append(index)
+    for indices in storages.values():
+        pairs = [pair for pair in combinations(indices, 2) if not _are_apart(*map(tensors.__getitem__, pair))]
+        together = {index for pair in pairs for index in pair if copied[index].stride() == tensors[index].stride()}
+        if len(together) < 2:
+            continue
+        with torch.inference_mode(False):
+            memory = tensors[indices[0]].untyped_storage().clone()
+            for index in together:
+                own = tensors[index]
+                copied[index] = torch.empty(0, dtype=own.dtype, device=own.device).set_(memory, own.storage_offset(), own.size(), own.stride())
+        found |= together
+    return found
+
+
+def _are_apart(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and apart(Region.of(one), Region.of(other))
 
 
 def fill(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...reasons import RANDOM, reason_of
+from ...reasons import OVERLAPPING, RANDOM, reason_of
 from ...weights.part import is_plain
 from ..bookkeeping import Bookkeeping
 from ..errors import CaptureError
@@ -22,7 +22,7 @@ from ..random_state import RandomState
 from .building import Building
 from .call import LiveCall, Recalled, Where
 from .callbacks import Recorded
-from .form import Form, copies
+from .form import Form, copies, lie_together
 from .functions import InTable
 from .modules import InModule, contents, other_contents
 from .options import Foreign
@@ -114,6 +114,7 @@ class LiveRecording(Bookkeeping):
                 building = Building(self, where.name, around, real=True)
                 template = building.of((args, kwargs))
             handed = building.tensors if building.real else copies(building.forms, building.tensors)
+            together = set() if building.real else lie_together(handed, building.tensors)
             if self.random is not None and self.random.moved():
                 self.refuse(RANDOM())
             before = [] if building.real else self._kept_for_proof(building.tensors)
@@ -135,6 +136,8 @@ class LiveRecording(Bookkeeping):
                     self.random.renew()
             self._take_over(where, building, boxes)
             changed = [] if building.real else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
+            if any(index in together for index, _ in changed):  # at another call they would be copies apart
+                self.refuse(OVERLAPPING(name=where.name))
             size = sum(tensor.nbytes for tensor in tensors_in(result))
             around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], size, content)
             if building.real:

@@ -79,8 +79,9 @@ def report(of: Sequence[HookedState] | None = None) -> Report:
     """What happened to the models of these states; None: to every model that is alive."""
     found = states() if of is None else of
     for state in found:
-        state.engine.forget_evicted()
-    return Report([state.engine.report for state in found], versions())
+        for engine in state.engines():
+            engine.forget_evicted()
+    return Report([report for state in found for report in state.reports()], versions())
 
 
 def apply(model: Any, config: CompileConfig | None = None) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -141,11 +140,7 @@ def _product(
 
 def _as_one(recorder: Recorder, original: Any, *args: Any, **kwargs: Any) -> Any:
     """A function that depends on its arguments alone, as one call of the graph."""
-    if recorder.in_leaf:
-        return original(*args, **kwargs)
-    given = inspect.signature(original).bind(*args, **kwargs)
-    given.apply_defaults()
-    return recorder.run(original, *given.args)
+    return original(*args, **kwargs) if recorder.in_leaf else recorder.run(original, *args, **kwargs)
 
 
 def _has_parts(module: Any) -> bool:

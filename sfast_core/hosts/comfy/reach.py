@@ -45,22 +45,26 @@ class Reach:
             self._hook.remove()
             self._hook = None
 
-    def end(self, engine: Engine, model: torch.nn.Module, options: Mapping[str, Any]) -> None:
+    def end(self, engine: Engine, model: torch.nn.Module, options: Mapping[str, Any]) -> bool:
         """The call has returned: have it counted where it didn't come to the forward.
 
         Args:
             engine: the model's.
             model: the diffusion model.
             options: the call's transformer options.
+
+        Returns:
+            whether its blocks were run by somebody else.
         """
         self.leave()
         if self._arrived:
-            return
+            return False
         who = ", ".join(dict.fromkeys(_in_the_way(model, options))) or "other code"
         if self._walked:
             engine.reporter.ran_eager(RUN_BY(who=who))
         else:
             engine.reporter.answered(who)
+        return self._walked
 
 
 def first_block(model: torch.nn.Module) -> torch.nn.Module | None:

@@ -17,12 +17,14 @@ from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...forks import renew_in_children
-from ...reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE
+from ...reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
+from ...report import ModuleReport
 from ...runtime.store import WeightStore
 from ..hook import Hook
 from ..live import LiveCalls
 from ..options import Steering, options_of
 from ..shield import shielded
+from .by_blocks import ByBlocks
 from .dynamic import DynamicStore
 from .events import LineAPrompt
 from .leaves import casting_leaves
@@ -68,6 +70,15 @@ class HookedState:
         self._installed: Hook | None = None
         self._watch: Any = None
         self._live = LiveCalls(engine)
+        self._by_blocks: ByBlocks | None = None
+
+    def engines(self) -> list[Engine]:
+        """All that it compiles with."""
+        return [self.engine, *(self._by_blocks.engines() if self._by_blocks is not None else [])]
+
+    def reports(self) -> list[ModuleReport]:
+        """What became of its calls, and of the blocks' together where they were called one by one."""
+        return [self.engine.report, *(self._by_blocks.reports() if self._by_blocks is not None else [])]
 
     def renew(self) -> None:
         """In a forked child, where the other threads aren't."""
@@ -131,6 +142,8 @@ class HookedState:
 
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
+                if self._by_blocks is not None and told(reason).code == NODE_REPLACES.code:
+                    return self._by_blocks.call(model, reason, eager)
                 raise CaptureError(reason)
             result = self._live(model, original, args, kwargs, lambda traced, call: self._compute(model, traced, call, eager), (interrupted,))
             for on in self.engine.devices:
@@ -149,7 +162,8 @@ class HookedState:
         if self._inside or self._watch is None:
             return
         try:
-            self.engine.restore()
+            for engine in self.engines():
+                engine.restore()
             if not self._may_come_back():
                 self._watch.remove()
                 self._watch = None
@@ -168,20 +182,22 @@ class HookedState:
     def after_sampling(self) -> None:
         """A sampling is over: what nodes do with the model next shall find weights that lie as the host's do (``weight.view(channels, -1)``)."""
         if not self._inside:
-            self.engine.lay_plain()
+            for engine in self.engines():
+                engine.lay_plain()
 
     def on_detach(self, unload: bool) -> None:
         """The host takes the model off the GPU (``unload``), or only this patcher off the model."""
-        if unload:
-            self.engine.release_graphs()
+        for engine in self.engines() if unload else ():
+            engine.release_graphs()
 
     def close(self) -> None:
         """Leave the model as it was found: another state takes over."""
         if self._watch is not None:
             self._watch.remove()
             self._watch = None
-        self.engine.restore()
-        self.engine.reset()
+        for engine in self.engines():
+            engine.restore()
+            engine.reset()
 
 
 class ModelState(HookedState):
@@ -190,11 +206,18 @@ class ModelState(HookedState):
     def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
         model: torch.nn.Module = base_model.diffusion_model  # type: ignore[assignment]
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
-        dynamic = getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)()  # then another BaseModel samples without it
         attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
-        super().__init__(base_model, engine_of(base_model, name, config, dynamic), config, attribute)
+        super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config, attribute)
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
+        self._by_blocks: ByBlocks = ByBlocks(self.engine, self._engine_of_block)
+        self.engine.in_parts = self._by_blocks.call
+
+    def _engine_of_block(self, name: str) -> Engine:
+        owner: Any = self.base_model()
+        engine = engine_of(owner, name, replace(self.config, adopt_weights=False), _is_dynamic(owner))
+        engine.interruptions = self.engine.interruptions
+        return engine
 
     def through(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """What ``call`` returns, a call through the node that leads to the model's forward: where it doesn't, that is counted."""
@@ -204,6 +227,9 @@ class ModelState(HookedState):
             if reason := why_left_alone(model, options):
                 self._reach[thread] = None
                 return self.engine.run_eager(reason, call)
+            if reason := self._by_blocks.why(model):
+                self._reach[thread] = None
+                return self._by_blocks.call(model, reason, call)
             reach = self._reach[thread] = Reach(model)
             try:
                 with self.installed(model):
@@ -213,7 +239,8 @@ class ModelState(HookedState):
                 reach.leave()
                 raise
             if hooked:
-                reach.end(self.engine, model, options)
+                if reach.end(self.engine, model, options):
+                    self._by_blocks.walked(model)
             else:
                 reach.leave()
                 self.engine.reporter.ran_eager(NOT_HOOKED())
@@ -250,6 +277,11 @@ class ModelState(HookedState):
         if reach is not None:
             reach.arrived()
         return super()._call(model, original, foreign, args, kwargs)
+
+
+def _is_dynamic(base_model: torch.nn.Module) -> bool:
+    """Whether it is loaded by dynamic VRAM: then another BaseModel samples without it."""
+    return bool(getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)())
 
 
 #: One for all models: a picture that several of them make gets one line.

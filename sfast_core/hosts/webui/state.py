@@ -12,11 +12,11 @@ from ...config import CompileConfig
 from ...engine import Engine
 from ...reasons import WEBUI, told
 from ...report import ModuleReport
+from ..blocks import Blocks
 from ..live import LiveCalls
 from ..options import Steering, options_place
 from ..parts import PartCalls
 from ..shield import shielded
-from .blocks import Blocks
 from .lora import LazyLoras
 from .parts import Part
 from .results import Opened
@@ -129,7 +129,7 @@ class UnetState(ModuleState):
     def __init__(self, config: CompileConfig, name: str) -> None:
         super().__init__(config, name)
         self._live = LiveCalls(self.engine)
-        self._blocks = Blocks(name, config)
+        self._blocks = Blocks(name, lambda block: _Block(Engine(block, config, host=WEBUI)))
         self._by_blocks = False
 
     def engines(self) -> list[Engine]:
@@ -174,6 +174,18 @@ class UnetState(ModuleState):
 
         self._turn(False)
         return self._live(module, original, args, kwargs, compute)
+
+
+class _Block:
+    """What there is of one block of a UNet."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __call__(
+        self, block: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+    ) -> Any:
+        return self.engine.call(block, original, args, kwargs, eager)
 
 
 class PartState(ModuleState):

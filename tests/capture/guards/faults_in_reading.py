@@ -11,6 +11,7 @@ from sfast_core.capture import recorder
 from sfast_core.capture.guards import attributes
 from sfast_core.capture.guards.read_set import ReadSet
 from sfast_core.capture.guards.seen_values import SeenValues
+from sfast_core.capture.recorder import Recorder
 
 FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (attributes, '_where', 'there.absent.append(name)', 'pass', 'steering:a public attribute of the root: an object gets an attribute that has a default, directly'),
@@ -55,9 +56,9 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     ),
     (SeenValues, '_container', 'self._below(item, below, origin, key)', 'pass', 'overlooked:an object in a dict'),
     (SeenValues, '_hold', 'if read:\n            self._items_of(held)', 'pass', 'effect:kept for others: maps appended to a dict of lists'),
-    (SeenValues, '_object', 'self._walk(value, seen.origin)', 'pass', 'structure:the number of children'),
+    (SeenValues, '_object', 'self._walk(value, origin)', 'pass', 'structure:the number of children'),
     (SeenValues, '_object', 'self._only_stored(seen, name)', 'pass', 'effect:kept for others: an attribute that others set back'),
-    (SeenValues, '_object', 'self._loosen(below)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
+    (SeenValues, '_object', 'self._loosen(item)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
     (SeenValues, '_object', 'seen.computed |= chain.every', 'pass', 'effect:kept for the next call: a previous output by a computed name'),
     (SeenValues, '_object', '(*seen.before, *own_of(seen.cls))', '(*own_of(seen.cls),)', 'overlooked:dataclasses.asdict'),
     (SeenValues, '_walk', 'self.counted.setdefault(id(table), (table, len(table), origin))', 'pass', 'structure:the number of parameters'),
@@ -70,4 +71,16 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (ReadSet, '_planned', 'self._global(names, name, chain, origin)', 'pass', "overlooked:another file's update"),
     (ReadSet, '_planned', 'self.stored |= reads.stored | reads.stored_globals', 'pass', "effect:a counter in: a class's attribute, by type"),
     (ReadSet, '_planned', 'self.anything |= reads.anything', 'pass', 'computed name:what a function gives'),
+    (SeenValues, '_see', 'self._asked_by(value, origin)', 'pass', 'asked:the number of threads'),
+    (SeenValues, '_attribute_of_class', 'return self._ask(subclasses_of_all([cls]), origin)', 'return', 'asked:which subclasses there are'),
+    (SeenValues, '_function', 'self.exact.add(id(function))', 'pass', 'asked:another function of the same code'),
+    (SeenValues, '_file', 'self._ask(question, Origin(origin, name))', 'pass', "asked:a setting of a backend's"),
+    (ReadSet, '_ask_for_the_rest', 'decimal.Decimal in self._kinds or ', '', 'asked:the precision of decimals in a list'),
+    (ReadSet, '_ask_for_the_rest', 'if self.arrays:', 'if False:', 'asked:how NumPy prints'),
+    (ReadSet, '_ask_for_the_rest', 'if names := self._told - {"__subclasses__"}:', 'if names := set():', 'asked:the names of classes in a loop'),
+    (ReadSet, '_ask_for_the_rest', 'self._ask(registered(abstract), ', '(lambda *_: None)(registered(abstract), ', "asked:what is an abstract class's, by one below"),
+    (ReadSet, '_ask_for_the_rest', 'self._ask(subclasses_of_all(own), ', '(lambda *_: None)(subclasses_of_all(own), ', "asked:which subclasses of what isn't known"),
+    (ReadSet, 'told', 'self.asked[id(question), ""] = ', '_ = ', 'asked:whether any weight wants a gradient'),
+    (Recorder, '_expect', 'self.decisions.expect(place, tells(name, told_by(name, tensor)))', 'pass', 'asked of an input:whether it wants a gradient'),
+    (Recorder, '_asked', 'elif inputs and name == "storage_offset":', 'elif False:', 'asked of an input:where a view of it begins'),
 )

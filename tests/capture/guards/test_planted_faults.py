@@ -13,6 +13,9 @@ import pytest
 
 from tests.capture.effects.test_effects import test_a_call_leaves_behind_what_it_does as check_effect
 from tests.capture.guards import faults_in_comparing, faults_in_leaving, faults_in_reading
+from tests.capture.guards.test_asked_for import Patch
+from tests.capture.guards.test_asked_for import test_what_is_asked_again as check_asked
+from tests.capture.guards.test_asked_for import test_what_is_asked_of_an_input as check_asked_of_an_input
 from tests.capture.guards.test_computed_names import Options
 from tests.capture.guards.test_computed_names import test_a_change_is_noticed as check_computed_name
 from tests.capture.guards.test_easily_overlooked import test_a_change_that_steers as check_overlooked
@@ -32,8 +35,12 @@ CASES = {str(case): case for case, _ in cases()}
 def check(scenario: str, folder: Path) -> None:
     """Run a scenario, which raises where it goes wrong."""
     kind, _, name = scenario.partition(":")
-    with pytest.MonkeyPatch.context() as patch:
+    with Patch.context() as patch:
+        assert isinstance(patch, Patch)
+        asked = patch
         run: dict[str, Callable[[], Any]] = {
+            "asked": lambda: check_asked(name, asked, folder),
+            "asked of an input": lambda: check_asked_of_an_input(name),
             "unseen": lambda: UNSEEN[name](),
             "overlooked": lambda: check_overlooked(name, patch),
             "structure": lambda: check_structure(name),

@@ -54,3 +54,37 @@ def test_a_write_that_may_be_one_to_an_input_is_not_recorded(by_operator: bool) 
         assert torch.equal(mine, theirs)
     assert host.calls == {"traced": 1, "eager": 2}
     assert any("writes to an input or a weight in place" in reason for reason in host.engine.report.reasons)
+
+
+class Writes(nn.Module):
+    """Hands two tensors on, of which one is written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        h = self.out(x)
+        (function,) = options["before"]
+        return self.out(function(h[:, :3], h[:, 2:], options))
+
+
+def test_tensors_that_overlap_do_so_in_live_code() -> None:
+    def writes(one: torch.Tensor, other: torch.Tensor, options: Any) -> torch.Tensor:
+        one.add_(1)
+        return other * 2
+
+    host = Host(Writes())
+    for _ in range(3):
+        x = torch.randn(2, 5, 8)
+        torch.testing.assert_close(host(x, before=[writes]), host.eager(x, before=[writes]))
+    assert any("lie in one memory" in reason for reason in host.engine.report.reasons)
+
+
+def test_tensors_that_overlap_may_be_read() -> None:
+    host = Host(Writes())
+    for _ in range(3):
+        x = torch.randn(2, 5, 8)
+        reads = lambda one, other, options: one * 2 + other  # noqa: E731
+        torch.testing.assert_close(host(x, before=[reads]), host.eager(x, before=[reads]))
+    assert host.calls == {"traced": 1, "fused": 2}

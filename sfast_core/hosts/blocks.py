@@ -1,0 +1,116 @@
+"""A model whose forward can't be recorded, or isn't its own: that runs as it is, and the blocks that it calls are fused one by one.
+
+A1111's ControlNet has a forward of its own, which reads values of tensors into Python and calls the UNet's blocks one after the other. So has
+TeaCache in ComfyUI, which leaves them out where little has changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from ..engine import Engine
+from ..reasons import PYTHON
+from ..report import ModuleReport
+from .hook import Hook
+from .shield import shielded
+from .states import States
+
+#: From the slowest on: a call of the model ran as its slowest block did.
+_PATHS = ("eager", "traced", "fused", "replayed")
+
+
+class Block(Protocol):
+    """What there is of one block."""
+
+    engine: Engine
+
+    def __call__(
+        self, block: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+    ) -> Any:
+        """What ``original`` returns for these arguments, through the engine; ``eager`` runs it as it is."""
+
+
+class Blocks:
+    """The compiled blocks of one model. The modules hold what there is of them.
+
+    Args:
+        name: the model's, for the report.
+        make: what there is of the block of this name, made when it is first called.
+    """
+
+    def __init__(self, name: str, make: Callable[[str], Block]) -> None:
+        self._name = name
+        self._make = make
+        self._blocks: States[Block] = States()
+
+    def call(self, model: torch.nn.Module, forward: Callable[[], Any]) -> tuple[Any, str | None, str]:
+        """What ``forward()`` returns, which calls the blocks.
+
+        Returns:
+            it, by which path the slowest block ran (None where none was called), and why not faster where that is ``"eager"``.
+        """
+        before = self.report()
+        with self._hooked(model):
+            result = forward()
+        after = self.report()
+        made, why = after.calls - before.calls, after.reasons - before.reasons
+        return result, next((path for path in _PATHS if made[path]), None), next(iter(why), "")
+
+    def engines(self) -> list[Engine]:
+        """Those that there are."""
+        return [block.engine for block in self._blocks.all()]
+
+    def report(self) -> ModuleReport:
+        """How the calls of all blocks ran."""
+        reports = [engine.report for engine in self.engines()]
+        return ModuleReport(
+            f"{self._name}, its blocks",
+            device=next((report.device for report in reports if report.device), ""),
+            host=next((report.host for report in reports), PYTHON),
+            calls=sum((report.calls for report in reports), Counter[str]()),
+            reasons=sum((report.reasons for report in reports), Counter[str]()),
+            signatures=[signature for report in reports for signature in report.signatures],
+            adopted_bytes=sum(report.adopted_bytes for report in reports),
+            settings=next((report.settings for report in reports), {}),
+        )
+
+    @contextmanager
+    def _hooked(self, model: torch.nn.Module) -> Iterator[None]:
+        hooks: list[Hook] = []
+        try:
+            for path, block in blocks_of(model):
+                hooks.append(Hook(block, partial(self._through, path)).put())
+            yield
+        finally:
+            for hook in reversed(hooks):
+                hook.remove()
+
+    def _through(
+        self, path: str, module: torch.nn.Module, original: Callable[..., Any], foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        found = self._blocks.get(module)
+        if found is None:
+            self._blocks.put(module, found := self._make(f"{self._name} {path}"))
+        block = found
+
+        def attempt(eager: Callable[[], Any]) -> Any:
+            if foreign is not None:
+                return block.engine.run_eager(foreign, eager)
+            return block(module, original, args, kwargs, eager)
+
+        return shielded(block.engine, attempt, lambda: original(*args, **kwargs))
+
+
+def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules right below a model, and those in its lists, each with its path."""
+    for name, child in model.named_children():
+        if isinstance(child, torch.nn.ModuleList):
+            yield from ((f"{name}.{index}", block) for index, block in enumerate(child))
+        else:
+            yield name, child

@@ -1,0 +1,85 @@
+"""A model of ComfyUI's whose forward can't be fused as a whole, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ...capture import code_of
+from ...engine import Engine
+from ...reasons import NODE_REPLACES, told
+from ...report import ModuleReport
+from ..blocks import Blocks
+from ..hook import foreign_method
+from ..live import LiveCalls
+from ..options import Steering
+
+
+class ByBlocks:
+    """Runs calls of one model with its blocks compiled, each by itself.
+
+    Args:
+        engine: the model's, which counts the calls.
+        make: an engine for a block, by its name. It lays no weights out anew: programs of the whole model may have.
+    """
+
+    def __init__(self, engine: Engine, make: Callable[[str], Engine]) -> None:
+        self._engine = engine
+        self._blocks = Blocks(engine.report.name, lambda name: _Block(make(name)))
+        self._walking: set[CodeType] = set()  # of functions that were seen to run the blocks themselves
+
+    def engines(self) -> list[Engine]:
+        """Those of the blocks that were called."""
+        return self._blocks.engines()
+
+    def reports(self) -> list[ModuleReport]:
+        """One of all blocks together, where there is any."""
+        return [self._blocks.report()] if self.engines() else []
+
+    def call(self, model: torch.nn.Module, reason: str, forward: Callable[[], Any]) -> Any:
+        """What ``forward()`` returns, which runs the model and isn't to be fused as a whole because of ``reason``."""
+        result, path, why = self._blocks.call(model, forward)
+        if path is None:
+            self._engine.reporter.answered(f"code that runs none of its blocks ({reason})")
+        elif path == "eager":
+            self._engine.reporter.ran_eager(told(reason).also(f"{reason}, and a block of it runs as it was: {why}") if why else reason)
+        else:
+            self._engine.reporter.say(f"runs block by block, because {reason}")
+            self._engine.report.calls[path] += 1
+        return result
+
+    # -- functions in the place of a forward that is called by another name -----------------------------------------------
+
+    def walked(self, model: torch.nn.Module) -> None:
+        """The model's blocks have just been run, but not by its forward."""
+        if (code := _own_forward(model)) is not None:
+            self._walking.add(code)
+
+    def why(self, model: torch.nn.Module) -> str | None:
+        """Why a call that begins now will run the blocks by code of others, as far as is known from earlier ones."""
+        return foreign_method(model, "forward", NODE_REPLACES) if _own_forward(model) in self._walking else None
+
+
+class _Block:
+    """What there is of one block."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._live = LiveCalls(engine)
+
+    def __call__(
+        self, block: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+    ) -> Any:
+        def compute(traced: Callable[..., Any], call: Steering) -> Any:
+            return self.engine.call(block, traced, call.args, call.kwargs, eager, call.around)
+
+        return self._live(block, original, args, kwargs, compute, self.engine.interruptions)
+
+
+def _own_forward(model: torch.nn.Module) -> CodeType | None:
+    """The code of the function that somebody has put onto the model itself."""
+    there: Mapping[str, Any] = model.__dict__
+    return code_of(there["forward"]) if "forward" in there else None

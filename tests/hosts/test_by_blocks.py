@@ -1,0 +1,140 @@
+"""A model whose forward can't be fused as a whole: its blocks are, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig
+from sfast_core.engine import Engine
+from sfast_core.hosts.comfy.by_blocks import ByBlocks
+from sfast_core.hosts.live import LiveCalls
+from sfast_core.hosts.options import Steering
+
+CONFIG = CompileConfig(allow_cpu=True)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, transformer_options: dict[str, Any]) -> torch.Tensor:
+        x = torch.nn.functional.silu(self.layer(x)) + x
+        for patch in transformer_options.get("patches", {}).get("block", ()):
+            x = patch(x)
+        return x
+
+
+class Model(nn.Module):
+    """Three blocks, which are left out where the input has hardly changed since the last call that ran them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.blocks = nn.Linear(8, 8), nn.ModuleList(Block() for _ in range(3))
+        self.before: torch.Tensor | None = None
+        self.added: torch.Tensor | None = None
+        self.eval()
+
+    def forward(self, x: torch.Tensor, transformer_options: dict[str, Any] | None = None) -> torch.Tensor:
+        x = self.first(x)
+        changed = self.before is None or float((x - self.before).abs().mean()) > 0.1
+        if changed or self.added is None:
+            self.before, y = x, x
+            for block in self.blocks:
+                y = block(y, transformer_options=transformer_options or {})
+            self.added = y - x
+        return x + self.added
+
+
+def _pair() -> tuple[Model, Model]:
+    made = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        made.append(Model())
+    return made[0], made[1]
+
+
+def _through(model: Model) -> tuple[Engine, ByBlocks, Callable[..., torch.Tensor]]:
+    engine = Engine("Model", CONFIG)
+    parts = ByBlocks(engine, lambda name: Engine(name, CONFIG))
+    engine.in_parts = parts.call
+    forward, live = model.forward, LiveCalls(engine)
+
+    def call(x: torch.Tensor, **options: Any) -> Any:
+        def compute(traced: Callable[..., Any], steering: Steering) -> Any:
+            return engine.call(model, traced, steering.args, steering.kwargs, lambda: forward(x, **options), steering.around)
+
+        return live(model, forward, (x,), options, compute)
+
+    return engine, parts, call
+
+
+def test_blocks_are_fused_where_the_forward_reads_values() -> None:
+    ours, twin = _pair()
+    engine, parts, call = _through(ours)
+    with torch.no_grad():
+        for seed in (1, 2, 3, 3, 3, 4, 5):
+            x = torch.randn(2, 8, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(call(x), twin(x))
+    assert engine.report.calls == {"eager": 1, "traced": 2, "fused": 4}  # a layer in front of the blocks is called at each
+    (blocks,) = parts.reports()
+    assert blocks.name == "Model, its blocks" and blocks.calls["traced"] == 4 and not blocks.calls["eager"]
+
+
+def test_a_weight_that_changes_and_a_function_of_others() -> None:
+    ours, twin = _pair()
+    engine, _, call = _through(ours)
+    with torch.no_grad():
+        for step, factor in enumerate((None, None, None, None, 1.5, 1.5, 1.5, 1.5, 0.5, 0.5, None)):
+            options = {} if factor is None else {"patches": {"block": [lambda x, factor=factor: x * factor]}}
+            if step == 7:
+                for model in (ours, twin):
+                    model.blocks[1].layer.weight.mul_(2.0)
+            x = torch.randn(2, 8, generator=torch.Generator().manual_seed(step))
+            torch.testing.assert_close(call(x, transformer_options=options), twin(x, transformer_options=options))
+    assert engine.report.calls["fused"] >= 3
+
+
+def test_nothing_of_ours_stays_on_the_blocks() -> None:
+    ours, _ = _pair()
+    _, _, call = _through(ours)
+    with torch.no_grad():
+        for seed in range(4):
+            call(torch.randn(2, 8, generator=torch.Generator().manual_seed(seed)))
+    assert not any("forward" in module.__dict__ for module in ours.modules())
+
+
+def test_what_a_block_raises_reaches_the_caller() -> None:
+    ours, _ = _pair()
+    engine = Engine("Model", CONFIG)
+    parts = ByBlocks(engine, lambda name: Engine(name, CONFIG))
+
+    def wrong() -> torch.Tensor:
+        return ours.blocks[0](torch.randn(2, 7), transformer_options={})
+
+    with torch.no_grad(), pytest.raises(RuntimeError, match="shapes"):
+        parts.call(ours, "a test", wrong)
+    assert "forward" not in ours.blocks[0].__dict__
+
+
+def test_whoever_was_seen_to_run_the_blocks_is_known_by_its_code() -> None:
+    """Nodes put another method of the same code there at each call."""
+    ours, _ = _pair()
+    parts = ByBlocks(Engine("Model", CONFIG), lambda name: Engine(name, CONFIG))
+
+    def theirs(self: Model, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks[0](self.first(x), transformer_options={})
+
+    ours.forward = theirs.__get__(ours)  # type: ignore[method-assign]
+    assert parts.why(ours) is None
+    parts.walked(ours)
+    ours.forward = theirs.__get__(ours)  # type: ignore[method-assign]
+    why = parts.why(ours)
+    assert why is not None and why.startswith("another node replaces its forward (")
+    del ours.forward
+    assert parts.why(ours) is None
