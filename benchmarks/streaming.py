@@ -41,6 +41,7 @@ class Row:
     part: int
     moved_bytes: int
     ring_bytes: int
+    kept_bytes: int
     resident_ms: float
     moving_ms: float
     bound_ms: float
@@ -145,8 +146,8 @@ def measure(name: str, parts: list[int], rounds: int, budget: int | None, per_se
         bound = max(resident, moving)
         rows.append(
             Row(
-                name, part, signature.streamed_bytes, signature.ring_bytes, resident, moving, bound, alone, ours, ours / bound, 0.0,
-                torch.cuda.max_memory_allocated(), weights.bytes - moved + signature.ring_bytes,
+                name, part, signature.streamed_bytes, signature.ring_bytes, signature.kept_bytes, resident, moving, bound, alone, ours, ours / bound, 0.0,
+                torch.cuda.max_memory_allocated(), weights.bytes - moved + signature.ring_bytes + signature.kept_bytes,
                 " ".join(f"{path}:{count}" for path, count in now.items() if count), bool(torch.equal(result, first)),
             )
         )  # fmt: skip
@@ -182,7 +183,7 @@ def beside_comfyui(name: str, parts: list[int], rounds: int, per_second: float, 
             away = int(((result.float() - expected.float()).norm() / expected.float().norm()).item() > 2e-2)
             rows.append(
                 Row(
-                    f"{name} in ComfyUI", part, signature.streamed_bytes, signature.ring_bytes, resident, moving, max(resident, moving), alone, ours,
+                    f"{name} in ComfyUI", part, signature.streamed_bytes, signature.ring_bytes, signature.kept_bytes, resident, moving, max(resident, moving), alone, ours,
                     ours / max(resident, moving), host, torch.cuda.max_memory_allocated(), 0,
                     " ".join(f"{path}:{count}" for path, count in now.items() if count), not away,
                 )
@@ -195,11 +196,11 @@ def beside_comfyui(name: str, parts: list[int], rounds: int, per_second: float, 
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    lines = ["| model | away | moved | ring | resident ms | moving ms | nothing stays, ms | ours ms | to the bound | the host ms | peak |", "|---" * 11 + "|"]
+    lines = ["| model | away | moved | ring | stays | resident ms | moving ms | nothing stays, ms | ours ms | to the bound | the host ms | peak |", "|---" * 12 + "|"]
     for row in rows:
         host = f"{row.host_ms:.1f}" if row.host_ms else "-"
         lines.append(
-            f"| {row.model} | {row.part}% | {row.moved_bytes / 2**30:.2f} GiB | {row.ring_bytes / 2**20:.0f} MiB | {row.resident_ms:.1f} "
+            f"| {row.model} | {row.part}% | {row.moved_bytes / 2**30:.2f} GiB | {row.ring_bytes / 2**20:.0f} MiB | {row.kept_bytes / 2**20:.0f} MiB | {row.resident_ms:.1f} "
             f"| {row.moving_ms:.1f} | {row.alone_ms:.1f} | {row.ours_ms:.1f} | {row.ratio:.2f} | {host} | {row.peak_bytes / 2**30:.2f} GiB |"
         )
     return "\n".join(lines)

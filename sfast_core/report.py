@@ -50,6 +50,7 @@ class SignatureReport:
     segmented_s: float = 0.0  #: what these calls took of it in all
     streamed_bytes: int = 0  #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
     ring_bytes: int = 0  #: the device memory through which they come
+    kept_bytes: int = 0  #: likewise that of copies that stay for the length of a sampling, of which others of the model may read some
     eager_because: str | None = None
     not_captured_because: str | None = None
 
@@ -64,10 +65,11 @@ class SignatureReport:
 
     def stream_lines(self) -> list[str]:
         """What is brought to the device at each call; nothing where all weights are there."""
-        if not self.streamed_bytes:
+        if not self.streamed_bytes and not self.kept_bytes:
             return []
         through = f" through {_megabytes(self.ring_bytes)} of its memory" if self.ring_bytes else ", one by one"
-        return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}"]
+        kept = f"; {_megabytes(self.kept_bytes)} stay there for a sampling" if self.kept_bytes else ""
+        return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}{kept}"]
 
     def live_lines(self) -> list[str]:
         """What ran live between segments, and its share of the time; nothing where there is none."""

@@ -288,7 +288,7 @@ class Streams:
             return streamed.one_by_one(brought, values)
         schedule = streamed.plan(brought, self._budget(budget_bytes))
         ring = self._have_ring(schedule.ring_bytes)
-        self._report.ring_bytes = ring.bytes + (self._kept.bytes if self._kept is not None else 0)
+        self._report.ring_bytes = ring.bytes
         with _Used(self._graphs) if self._graphs is not None and in_turn else nullcontext():
             streamed.run(schedule, brought, values, ring, copier_for(self._device))
 
@@ -316,8 +316,8 @@ class Streams:
     def _note(self, weights: Sequence[Given], moved: int | None = None) -> None:
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         self._report.streamed_bytes = sum(weight.nbytes for weight in arriving) if moved is None else moved
-        ring = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
-        self._report.ring_bytes = ring + (self._kept.bytes if self._kept is not None else 0)
+        self._report.ring_bytes = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
+        self._report.kept_bytes = self._kept.bytes if self._kept is not None else 0
 
 
 class _Used:

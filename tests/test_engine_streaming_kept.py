@@ -31,7 +31,8 @@ def test_what_is_kept_is_not_moved_and_stays_within_the_budget(graphs: DeviceGra
         for _ in range(3):
             assert torch.equal(handle(*inputs), expected)
         moved.append(handle.engine.report.signatures[0].streamed_bytes)
-        held = sum(each.bytes for each in kept(graphs))
+        held, report = sum(each.bytes for each in kept(graphs)), handle.engine.report.signatures[0]
+        assert report.kept_bytes == held and ("stay there" in report.stream_lines()[0]) == bool(held)
         assert held <= budget // 2 and bool(held) == (sampling and moved[0] > moved[-1])
     assert moved[0] == moved[3] >= moved[1] == moved[2] and calls(handle)["replayed"] >= 9 and "eager" not in calls(handle)
     assert moved[1] == moved[0] if budget <= 60_000 else moved[1] < moved[0]

@@ -82,7 +82,7 @@ def facts(mode: str) -> dict[str, Any]:
     found["same_bits"] = bool((pictures[4] == pictures[1]).all())
     found["lora_acts"] = ((pictures[3] - pictures[1]).norm() / pictures[1].norm()).item()
     (module,) = hooks.report().as_dict()["modules"]
-    found |= {"calls": module["calls"], "reasons": module["reasons"], "streamed": max(each["streamed_bytes"] for each in module["signatures"])}
+    found |= {"calls": module["calls"], "reasons": module["reasons"], "streamed": max(each["streamed_bytes"] + each["kept_bytes"] for each in module["signatures"])}
     comfy.model_management.unload_all_models()
     found["graph_bytes_unloaded"] = sum(module["graph_bytes"] for module in hooks.report().as_dict()["modules"])
     return found

@@ -247,7 +247,7 @@ def _inputs(engine: Engine, run: _Run) -> str | None:
 
 def _live(engine: Engine, run: _Run) -> str | None:
     """What ran live in this sampling's calls and what was streamed for them, of those that had most."""
-    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes]
+    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes or signature.kept_bytes]
     most = max(used, key=lambda signature: signature.calls, default=None)
     return None if most is None else "; ".join(line.strip() for line in (*most.live_lines(), *most.stream_lines()))
 

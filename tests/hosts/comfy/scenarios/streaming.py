@@ -158,7 +158,7 @@ def scenario_quantised_weights() -> None:
             for room in (0.2, 1.0, 0.5):
                 assert_close(sample(_parted(fast, room), steps=3), sample(_parted(twin, room), steps=3), 8e-2)
                 assert not report_of(model).calls["eager"], calls(model)
-                assert (report_of(model).signatures[0].streamed_bytes > 0) == (room < 1)
+                assert bool(report_of(model).signatures[0].stream_lines()) == (room < 1)
             mine, theirs = lora(fast, "sd15"), lora(twin, "sd15")
             assert_close(sample(_parted(mine, 0.2), steps=3), sample(_parted(theirs, 0.2), steps=3), 8e-2)
 
@@ -191,5 +191,5 @@ def scenario_code_of_others_in_a_partly_loaded_model() -> None:
         for room in (0.2, 1.0, 0.5):
             mine, theirs = _parted(patched(fast), room), _parted(patched(twin), room)
             assert_close(sample(mine, steps=3), sample(theirs, steps=3))
-        assert report_of(model).signatures[0].segments > 1 and report_of(model).signatures[0].streamed_bytes
+        assert report_of(model).signatures[0].segments > 1 and report_of(model).signatures[0].stream_lines()
         assert report_of(model).calls["traced"] == 1 and not report_of(model).calls["eager"], calls(model)
