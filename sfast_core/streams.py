@@ -173,18 +173,40 @@ class Streams:
         before, self._kept, self._kept_at, self._period, given = self._kept, None, {}, self._store.period(), list(weights)
         if self._in_graph and self._period is not None and self._graphs is not None:
             kept = self._kept = self._copies(self._graphs)
-            parts = self._parts(weights)
-            whole, smallest = self._whole_budget(budget_bytes), max((streamed.smallest(brought) for streamed, brought, _ in parts), default=0)
-            room = max(0, min(whole // _KEPT_PART, whole - max(2 * smallest, self._graphs.ring_bytes)))
-            order = list(dict.fromkeys(numbers[place] for streamed, brought, numbers in parts for place in streamed.order(brought)))
-            for index in sorted(order, key=lambda index: weights[index].nbytes > SMALL_BYTES):
+            for index in self._to_keep(kept, weights, self._whole_budget(budget_bytes), self._graphs):
                 weight = weights[index]
-                if isinstance(weight, Arriving) and (weight.weight in kept or kept.bytes + weight.nbytes <= room):
-                    given[index] = tensor = kept.tensor(weight, self._device, self._period, self._graphs.backend.synchronise)
-                    self._kept_at[index] = tensor.data_ptr()
+                assert isinstance(weight, Arriving)
+                given[index] = tensor = kept.tensor(weight, self._device, self._period, self._graphs.backend.synchronise)
+                self._kept_at[index] = tensor.data_ptr()
         self._let_go(before)
         self._brings = _any_arriving(given)
         return given
+
+    def _to_keep(self, kept: Kept, weights: Sequence[Given], whole: int, graphs: DeviceGraphs) -> list[int]:
+        """Which weights shall stay, by number: those that do already, those for which the ring would be too large, small ones, those that are read first."""
+        parts, share = self._parts(weights), _share(whole)
+        sizes = {numbers[place]: weight.nbytes for _, brought, numbers in parts for place, weight in brought.items()}
+        order = list(dict.fromkeys(numbers[place] for streamed, brought, numbers in parts for place in streamed.order(brought)))
+        chosen = [index for index in order if self._program.weights[index] in kept]
+
+        def ring(*more: int) -> int:
+            without = {*chosen, *more}
+            rests = ((streamed, {place: each for place, each in brought.items() if numbers[place] not in without}) for streamed, brought, numbers in parts)
+            return max((streamed.least(rest) for streamed, rest in rests), default=0)
+
+        held = sum(sizes[index] for index in chosen)
+        for index in sorted(set(order) - set(chosen), key=lambda index: -sizes[index]):
+            if ring() <= share or held + sizes[index] + ring(index) > whole:
+                break
+            chosen.append(index)
+            held += sizes[index]
+        graphs.release_ring(self, share)
+        room = whole - max(ring(), share, graphs.ring_bytes)
+        for index in sorted(order, key=lambda index: sizes[index] > SMALL_BYTES):
+            if index not in chosen and held + sizes[index] <= room:
+                chosen.append(index)
+                held += sizes[index]
+        return chosen
 
     def _copies(self, graphs: DeviceGraphs) -> Kept:
         """The store's."""
@@ -297,12 +319,13 @@ class Streams:
             self._ring = self._graphs.ring(self._device, size) if self._graphs is not None else Ring(self._device, size)
         elif self._graphs is not None:
             self._graphs.touch(self._ring)
+        self._ring.users.add(self)
         return self._ring
 
     def _budget(self, budget_bytes: int | None) -> int:
         """What the ring may take: the same as long as it is there, so that a graph finds the schedule for which it was prepared."""
-        whole = self._whole_budget(budget_bytes)
-        return whole - whole // _KEPT_PART  # also where nothing is kept: all programs share one ring, and a larger one brings next to nothing
+        whole = self._whole_budget(budget_bytes)  # a share of it also where nothing is kept: all share one ring, and a larger one brings next to nothing
+        return min(_share(whole), max(0, whole - (self._kept.bytes if self._kept is not None else 0)))
 
     def _whole_budget(self, budget_bytes: int | None) -> int:
         """What the ring and what is kept may take."""
@@ -331,6 +354,11 @@ class _Used:
 
     def __exit__(self, *_: object) -> None:
         self._backend.leave()
+
+
+def _share(whole: int) -> int:
+    """The ring's of what weights may take."""
+    return whole - whole // _KEPT_PART
 
 
 def _copied_beside(source: torch.Tensor) -> bool:

@@ -188,7 +188,7 @@ class DeviceGraphs:
     @property
     def ring_bytes(self) -> int:
         """The size of the ring that there is."""
-        return max((kept.bytes for kept in self._graphs.values() if isinstance(kept, Ring)), default=0)
+        return max((ring.bytes for ring in self._rings()), default=0)
 
     def ring(self, device: torch.device, size: int) -> Ring:
         """The ring through which weights are streamed, of at least ``size`` bytes. One that is too small goes, and with it the graphs that use it.
@@ -197,7 +197,7 @@ class DeviceGraphs:
             RuntimeError: an out-of-memory, also with all graphs released.
         """
         with self.lock:
-            rings = [kept for kept in self._graphs.values() if isinstance(kept, Ring)]
+            rings = self._rings()
             for ring in rings:
                 if ring.bytes >= size:
                     self.touch(ring)
@@ -211,6 +211,14 @@ class DeviceGraphs:
                 made = Ring(device, size)
             self._graphs[id(made)] = made
             return made
+
+    def release_ring(self, user: object, size: int) -> None:
+        """Give a ring of more than ``size`` bytes back that nobody uses but ``user``."""
+        with self.lock:
+            self._release([ring for ring in self._rings() if ring.bytes > size and not ring.busy and not set(ring.users) - {user}])
+
+    def _rings(self) -> list[Ring]:
+        return [kept for kept in self._graphs.values() if isinstance(kept, Ring)]
 
     def hold(self, kept: Kept, owner: object) -> None:
         """Count memory that graphs read beside their own, and take it away as them. It goes with its ``owner``, which isn't held."""

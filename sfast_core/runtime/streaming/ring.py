@@ -19,6 +19,7 @@ class Ring:
 
     def __init__(self, device: torch.device, size: int) -> None:
         self.alive, self.busy, self.bytes = True, False, size
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  #: who brings weights through it
         self.watch: weakref.finalize[..., Any] | None = None
         with torch.inference_mode(False):
             self.memory = torch.empty(size, dtype=torch.uint8, device=device)

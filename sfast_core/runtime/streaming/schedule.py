@@ -106,25 +106,38 @@ def plan(uses: Sequence[Use], ring_bytes: int) -> Schedule:
 
 def smallest(uses: Sequence[Use]) -> int:
     """The bytes that lie in the ring at once at the worst instruction, where each weight comes just before it is read and goes behind that."""
+    return _worst(_visits(uses, 0))[0]
+
+
+def least(uses: Sequence[Use]) -> int:
+    """What a ring needs so that something is copied beside any instruction: what the worst one reads, and what the worst of the others does."""
+    visits = _visits(uses, 0)
+    most, at = _worst(visits)
+    return most + _worst([visit for visit in visits if not visit.first <= at <= visit.last])[0]
+
+
+def _worst(visits: Sequence[_Visit]) -> tuple[int, int]:
+    """The most bytes that are there at once, and at which instruction."""
     changes: dict[int, int] = {}
-    for visit in _visits(uses, 0):
+    for visit in visits:
         changes[visit.first] = changes.get(visit.first, 0) + aligned(visit.bytes)
         changes[visit.last + 1] = changes.get(visit.last + 1, 0) - aligned(visit.bytes)
-    most = now = 0
+    most, worst, now = 0, -1, 0
     for at in sorted(changes):
         now += changes[at]
-        most = max(most, now)
-    return most
+        if now > most:
+            most, worst = now, at
+    return most, worst
 
 
 def sized(uses: Sequence[Use], budget_bytes: int) -> Schedule:
-    """The copies of a call through a ring of at most ``budget_bytes``, or the smallest that has room for the largest instruction twice.
+    """The copies of a call through a ring of at most ``budget_bytes``, or the smallest that has room for the two largest instructions.
 
     Raises:
         DoesNotFit: not even a ring of all weights has room.
     """
     total = sum(aligned(use.bytes) for use in uses)
-    size = min(total, max(aligned(budget_bytes), 2 * smallest(uses)))
+    size = min(total, max(aligned(budget_bytes), least(uses)))
     while True:
         try:
             return plan(uses, size)

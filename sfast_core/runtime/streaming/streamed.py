@@ -17,7 +17,7 @@ from .batches import batched
 from .copier import Copier
 from .reads import Reads
 from .ring import Ring
-from .schedule import Copy, Schedule, sized, smallest
+from .schedule import Copy, Schedule, least, sized
 
 Brought: TypeAlias = "Mapping[int, Arriving]"  #: weights that have to be brought, by their places among the values
 _KEPT = 16  # instructions for which a weight that comes one by one waits for its next reader
@@ -46,9 +46,9 @@ class Streamed:
         """These places in the order in which they are read first."""
         return list(dict.fromkeys(place for places in self._reads.of for place in places if place in brought))
 
-    def smallest(self, brought: Brought) -> int:
-        """The bytes that have to be there at once."""
-        return smallest(self._reads.uses(_slots(brought)))
+    def least(self, brought: Brought) -> int:
+        """The bytes that a ring needs for these."""
+        return least(self._reads.uses(_slots(brought)))
 
     def one_by_one(self, brought: Brought, values: list[Any]) -> None:
         """Run on ``values``, with each weight brought just before it is read."""
@@ -71,7 +71,7 @@ class Streamed:
         reads.complete = True
 
     def plan(self, brought: Brought, budget_bytes: int) -> Schedule:
-        """How these are brought through a ring of at most ``budget_bytes``; of more where what one instruction reads, twice, is more."""
+        """How these are brought through a ring of at most ``budget_bytes``; of more where what two instructions read is more."""
         slots = _slots(brought)
         shape = (tuple(slots.items()), budget_bytes)
         if self._planned is None or self._planned[0] != shape:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from sfast_core.runtime.streaming.batches import Batch, batched
-from sfast_core.runtime.streaming.schedule import ALIGNMENT, DoesNotFit, Schedule, Use, aligned, plan, sized, smallest
+from sfast_core.runtime.streaming.schedule import ALIGNMENT, DoesNotFit, Schedule, Use, aligned, least, plan, sized, smallest
 
 
 def played(uses: list[Use], schedule: Schedule) -> None:
@@ -53,12 +53,13 @@ def test_as_many_are_ahead_as_fit() -> None:
     assert all(copy.after == -1 for copy in plan(one_each(1, 1, 1, 1, 1), 5 * ALIGNMENT).copies)
 
 
-def test_a_ring_has_room_for_the_largest_twice_and_no_more_than_all() -> None:
+def test_a_ring_has_room_for_the_two_largest_and_no_more_than_all() -> None:
     uses = one_each(1, 7, 2, 1, 1, 1, 1, 1)
-    assert smallest(uses) == 7 * ALIGNMENT
-    assert sized(uses, 0).ring_bytes == 14 * ALIGNMENT
+    assert smallest(uses) == 7 * ALIGNMENT and least(uses) == 9 * ALIGNMENT
+    assert sized(uses, 0).ring_bytes == 9 * ALIGNMENT
     assert sized(uses, 1 << 40).ring_bytes == 15 * ALIGNMENT
     assert sized(uses, 14 * ALIGNMENT + 1).ring_bytes == 15 * ALIGNMENT
+    assert least(one_each(7, 7, 7)) == 14 * ALIGNMENT and least(one_each(7)) == 7 * ALIGNMENT and least([]) == 0
 
 
 def test_what_is_read_far_apart_is_copied_twice() -> None:
