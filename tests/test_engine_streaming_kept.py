@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.kept import Kept
@@ -119,3 +120,23 @@ def test_taken_away_it_is_copied_again(graphs: DeviceGraphs) -> None:
         check(handle)
     assert len(kept(graphs)) == 1 and "eager" not in calls(handle)
     del handle, net, offload
+
+
+def test_what_the_ring_would_be_too_large_for_stays(graphs: DeviceGraphs) -> None:
+    """One weight as large as all others together: within the budget there is room for it once, and for the others on their way."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Linear(64, 1024, bias=False), nn.Linear(1024, 64, bias=False), *(nn.Linear(64, 64) for _ in range(12))])
+    net = nn.Sequential(*layers)
+    large, budget = 64 * 1024 * 4, 3 * 64 * 1024 * 4 // 2
+    handle, offload = offloading(net, *(f"{index}." for index in range(14) if index != 1), stream_budget_bytes=budget)
+    for _ in range(3):
+        check(handle, torch.randn(2, 64))
+    alone = handle.engine.report.signatures[0]
+    assert alone.ring_bytes > budget // 2 and alone.kept_bytes == 0
+    offload.begin()
+    for _ in range(3):
+        check(handle, torch.randn(2, 64))
+    inside = handle.engine.report.signatures[0]
+    assert inside.kept_bytes >= large and inside.kept_bytes + inside.ring_bytes <= budget and inside.streamed_bytes > 0
+    assert graphs.ring_bytes == inside.ring_bytes, "the larger one is given back"
+    assert "eager" not in calls(handle)

@@ -124,6 +124,23 @@ def test_offloading_hooks_survive_and_do_not_hide_the_compiled_forward() -> None
         assert np.array_equal(picture(pipeline), expected) and hook.calls == 6
 
 
+def test_a_call_is_a_sampling_for_weights_that_are_away() -> None:
+    """Within which copies of them may stay; not where a callback of the user's runs between steps, which may write to them."""
+    fast, seen = compiled(tiny.sd()), []
+    step, store = fast.scheduler.step, fast._compiled["unet"].engine.store
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        seen.append(store.period())
+        return step(*args, **kwargs)
+
+    fast.scheduler.step = noting
+    picture(fast)
+    picture(fast)
+    assert len(seen) == 4 and seen[0] is seen[1] is not None and seen[2] is seen[3] not in (None, seen[0]) and store.period() is None
+    picture(fast, callback_on_step_end=lambda pipeline, index, time, tensors: tensors)
+    assert seen[4:] == [None, None]
+
+
 def test_a_hook_of_the_users_is_called_at_each_step() -> None:
     fast, seen = compiled(tiny.sd()), []
     expected = picture(tiny.sd())

@@ -6,6 +6,7 @@ A layer whose weights are there brings them at each call, casts them, and adds w
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import logging
 import sys
@@ -77,10 +78,14 @@ class ComfyOffload(Offload):
         return self._patches.held(functions, device)
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-        """ComfyUI has a table of what it has pinned, by address. What isn't in there was pinned by PyTorch."""
+        """ComfyUI has a table of what it has pinned: bytes by address. What isn't in there was pinned by PyTorch."""
         now: Callable[[], dict[int, int]] = lambda: getattr(sys.modules.get("comfy.model_management"), "PINNED_MEMORY", {})  # noqa: E731
-        pinned = now()
-        ours = {address for tensor in tensors if (address := tensor.data_ptr()) in pinned}
+        pinned = dict(now())
+        starts, ours = sorted(pinned), set[int]()
+        for address in (tensor.data_ptr() for tensor in tensors):
+            place = bisect.bisect_right(starts, address) - 1  # a part of a weight begins within what was pinned
+            if place >= 0 and address < starts[place] + pinned[starts[place]]:
+                ours.add(starts[place])
         return lambda: ours <= now().keys()
 
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:

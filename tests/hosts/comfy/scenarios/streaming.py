@@ -82,7 +82,7 @@ def scenario_another_part_each_time() -> None:
             result = sample(_parted(fast, room), steps=3)
             expected = result if expected is None else expected
             assert torch.equal(result, expected), room
-            seen.append(report_of(model).signatures[0].streamed_bytes)
+            seen.append(report_of(model).signatures[0].streamed_bytes + report_of(model).signatures[0].kept_bytes)
         assert report_of(model).calls["traced"] == 1 and not report_of(model).calls["eager"], calls(model)
         assert seen[0] == seen[5] == 0 and 0 < seen[1] < seen[2] < seen[3] and seen[4] < seen[2], seen
 
@@ -143,7 +143,7 @@ def scenario_unloaded_in_the_middle_of_a_sampling() -> None:
         parted = fast.clone()
         parted.set_model_unet_function_wrapper(wrapper)
         assert_close(sample(parted, steps=6), expected)
-        assert model.model.model_lowvram and report_of(model).signatures[0].streamed_bytes
+        assert model.model.model_lowvram and report_of(model).signatures[0].stream_lines()
         assert not report_of(model).calls["eager"] and report_of(model).calls["traced"] == 1, calls(model)
 
 
