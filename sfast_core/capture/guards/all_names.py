@@ -22,7 +22,7 @@ def each_of(value: Any) -> Chain:
     """What is read of something of a kind of :data:`NAMED` where any attribute may be."""
     names: Iterable[str]
     if isinstance(value, ModuleType):
-        names = () if is_given(value.__name__) else vars(value)
+        names = () if is_given(value.__name__) else [name for name in vars(value) if not name.startswith("__")]  # not Python's, such as __builtins__
     else:
         names = own_of(value) if isinstance(value, type) else vars(value)
     chain = Chain()

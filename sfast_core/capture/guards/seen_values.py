@@ -61,7 +61,7 @@ class SeenValues(SeenObjects):
         self.stored: set[str] = set()
         self._codes = codes
         self._classes_seen: set[type] = set()
-        self.anything = self._any_file = self._lenient = False
+        self.anything = self._any_file = self._lenient = self._guessing = False
         self._items = 0
         self._called: set[int] = set()  # ids of what may be called, and was looked at for what that asks for
 
@@ -96,7 +96,9 @@ class SeenValues(SeenObjects):
             return
         self.anything |= chain.every_item and kind not in CONTAINERS
         if chain.every and kind in NAMED:
+            before, self._guessing = self._guessing, True
             self._see(value, each_of(value), origin)
+            self._guessing = before
         if kind in (Kind.OBJECT, Kind.MODULE):
             self._object(value, kind, chain, origin)
         elif kind in CONTAINERS:
@@ -149,11 +151,13 @@ class SeenValues(SeenObjects):
         """What a function of Python's, PyTorch's or the system's asks for is asked at each call, or nobody can.
 
         Installed packages look at the clock and at files for themselves (psutil, when ComfyUI asks how much memory is free): that steers nobody's
-        result, and whether it is done at all can't be told by names. Returns whether it is settled, whoever else calls it.
+        result, and whether it is done at all can't be told by names. Nor can it of what is only there beside what code reads by names that it computes.
+        Returns whether it is settled, whoever else calls it.
         """
         found = asked_by(function)
         if isinstance(found, str):
-            if self.readers.frame is not None and is_installed(self.readers.frame.f_code.co_filename) and found in FOR_THEMSELVES:
+            installed = self.readers.frame is not None and is_installed(self.readers.frame.f_code.co_filename)
+            if (installed or self._guessing) and found in FOR_THEMSELVES:
                 return False
             if not self._lenient:
                 self.refuse(OUTSIDE(origin=origin, asks=found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,3 +137,55 @@ def test_a_write_that_raises_leaves_what_the_forward_leaves() -> None:
             with pytest.raises(RuntimeError, match="inference tensor"):
                 call(x)
         assert torch.equal(given, other)
+
+
+def _backend() -> types.ModuleType:
+    """A file that was run: Python puts its builtins there, of which some look at files; and a function beside the one that is called does."""
+    made = types.ModuleType("a_backend")
+    exec("import os\nfrom os.path import exists\ndef double(x): return x * 2\ndef load(path): return exists(path)", made.__dict__)
+    return made
+
+
+class Registry(nn.Module):
+    """Takes its function out of a table of files by a name that it computes, as comfy-kitchen does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.backends, self.name = nn.Linear(8, 8), {"eager": _backend()}, "dou"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        backend = next(iter(self.backends.values()))
+        return getattr(backend, self.name + "ble")(self.layer(x))
+
+
+def test_what_is_only_there_beside_what_is_called_is_no_reason() -> None:
+    handle = compile(Registry().eval(), CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for _ in range(3):
+            handle(torch.randn(2, 8))
+    assert handle.engine.report.calls == {"traced": 1, "fused": 2}, handle.engine.report.reasons
+
+
+def test_what_an_installed_package_looks_at_for_itself_is_no_reason(tmp_path: Path) -> None:
+    """As psutil does, whom ComfyUI asks how much memory is free."""
+    package = tmp_path / "site-packages" / "a_monitor.py"
+    package.parent.mkdir()
+    package.write_text("def free():\n    with open('/dev/null') as file:\n        return len(file.read())\n")
+    spec = importlib.util.spec_from_file_location("a_monitor", package)
+    assert spec is not None and spec.loader is not None
+    monitor = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(monitor)
+
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) if monitor.free() >= 0 else x
+
+    handle = compile(Asking().eval(), CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for _ in range(3):
+            handle(torch.randn(2, 8))
+    assert handle.engine.report.calls == {"traced": 1, "fused": 2}, handle.engine.report.reasons
