@@ -260,4 +260,5 @@ def test_what_stays_for_a_sampling() -> None:
         tensor.data.div_(0.9)
     for _ in range(3):
         assert error(handle(*given), expected) < 1e-2
-    assert calls(handle)["traced"] == 1 and not {"eager", "fused"} & set(calls(handle)), handle.engine.report.reasons
+    assert calls(handle)["traced"] == 1 and "eager" not in calls(handle), handle.engine.report.reasons
+    assert calls(handle)["fused"] == 1  # the one that shows what is made of each weight
