@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import site
 import subprocess
@@ -48,9 +50,12 @@ def run(command: Sequence[str | Path], folder: Path, codes: Sequence[int] = (0,)
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built by the setuptools that is here: nothing is downloaded, and this folder stays as it is."""
-    setuptools = pytest.importorskip("setuptools", reason="needs setuptools")
-    if int(setuptools.__version__.split(".")[0]) < 71:  # which has wheel inside
-        pytest.importorskip("wheel", reason="needs setuptools 71, or wheel")
+    try:  # not imported: it puts its distutils in the place of Python's, which others may have imported
+        version = importlib.metadata.version("setuptools")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("needs setuptools")
+    if int(version.split(".")[0]) < 71 and importlib.util.find_spec("wheel") is None:  # 71 has wheel inside
+        pytest.skip("needs setuptools 71, or wheel")
     folder = tmp_path_factory.mktemp("package")
     sources = folder / "sources"
     tracked = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)

@@ -66,7 +66,7 @@ class Externals:
         given = {id(tensor) for tensor in inputs}
         for seen in self._reads.seen.values():  # thousands, of a dozen attributes each
             for name, then in seen.found.items():
-                if id(then) in given:
+                if id(then) in given and not _is_item_of(seen.get(), then):
                     return name
         return next((name for tensor, _, name in self._kept_elsewhere() if id(tensor) in given), None)
 
@@ -113,3 +113,8 @@ def _in_cache(value: Any, depth: int) -> Iterator[tuple[torch.Tensor, Any, str]]
             yield inner, None, getattr(value, "__name__", "cached")
         elif depth < _DEEPEST and (type(inner) in (dict, tuple, list) or type(inner).__name__ == "_lru_list_elem"):
             yield from _in_cache(inner, depth + 1)
+
+
+def _is_item_of(value: Any, tensor: Any) -> bool:
+    """Whether it is one thing: outputs of transformers' are dicts that have each of their items as an attribute, too."""
+    return isinstance(value, dict) and any(item is tensor for item in value.values())

@@ -154,11 +154,11 @@ COMPARED: dict[str, Case] = {
     "the value of one by its name": (lambda net, x: x * Color[net.value].value, lambda: "RED", sets(lambda net: Color.RED, "_value_", 4.0)),
     "the values of all members": (lambda net, x: x * sum(each.value for each in Color), nothing, sets(lambda net: Color.RED, "_value_", 4.0)),
     "the name of a member": (lambda net, x: x * len(net.value.name), lambda: Color.RED, sets(lambda net: Color.RED, "_name_", "CRIMSON")),
-    "what is an abstract class's": (lambda net, x: x * (2 if isinstance(net.value, Abstract) else 1), Own, lambda net, patch, folder: Abstract.register(type(net.value))),
+    "what is an abstract class's": (lambda net, x: x * (2 if isinstance(net.value, Abstract) else 1), lambda: type("Other", (Own,), {})(), lambda net, patch, folder: Abstract.register(type(net.value))),
     "what is an abstract class's, by one below": (
-        lambda net, x: x * (2 if issubclass(type(net.value), Abstract) else 1), type("Other", (), {}), lambda net, patch, folder: Below.register(type(net.value))),
+        lambda net, x: x * (2 if issubclass(type(net.value), Abstract) else 1), lambda: type("Other", (), {})(), lambda net, patch, folder: Below.register(type(net.value))),
     "what is a mapping": (
-        lambda net, x: x * (2 if isinstance(net.value, collections.abc.Mapping) else 1), type("Like", (), {}),
+        lambda net, x: x * (2 if isinstance(net.value, collections.abc.Mapping) else 1), lambda: type("Like", (), {})(),
         lambda net, patch, folder: collections.abc.Mapping.register(type(net.value))),
     "what has a protocol's attributes": (
         lambda net, x: x * (2 if isinstance(net.value, HasK) else 1), types.SimpleNamespace, of_net(lambda net: setattr(net.value, "k", 1.0))),

@@ -71,7 +71,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (ReadSet, '_planned', 'self._global(names, name, chain, origin)', 'pass', "overlooked:another file's update"),
     (ReadSet, '_planned', 'self.stored |= reads.stored | reads.stored_globals', 'pass', "effect:a counter in: a class's attribute, by type"),
     (ReadSet, '_planned', 'self.anything |= reads.anything', 'pass', 'computed name:what a function gives'),
-    (SeenValues, '_see', 'self._asked_by(value, origin)', 'pass', 'asked:the number of threads'),
+    (SeenValues, '_see', 'self._asked_by(value, origin)', 'True', 'asked:the number of threads'),
     (SeenValues, '_attribute_of_class', 'return self._ask(subclasses_of_all([cls]), origin)', 'return', 'asked:which subclasses there are'),
     (SeenValues, '_function', 'self.exact.add(id(function))', 'pass', 'asked:another function of the same code'),
     (SeenValues, '_file', 'self._ask(question, Origin(origin, name))', 'pass', "asked:a setting of a backend's"),
