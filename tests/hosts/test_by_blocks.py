@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +63,7 @@ def _pair() -> tuple[Model, Model]:
 
 def _through(model: Model) -> tuple[Engine, ByBlocks, Callable[..., torch.Tensor]]:
     engine = Engine("Model", CONFIG)
-    parts = ByBlocks(engine, lambda name: Engine(name, CONFIG))
+    parts = ByBlocks(engine.reporter, lambda name: Engine(name, CONFIG))
     engine.in_parts = parts.call
     forward, live = model.forward, LiveCalls(engine)
 
@@ -112,7 +114,7 @@ def test_nothing_of_ours_stays_on_the_blocks() -> None:
 def test_what_a_block_raises_reaches_the_caller() -> None:
     ours, _ = _pair()
     engine = Engine("Model", CONFIG)
-    parts = ByBlocks(engine, lambda name: Engine(name, CONFIG))
+    parts = ByBlocks(engine.reporter, lambda name: Engine(name, CONFIG))
 
     def wrong() -> torch.Tensor:
         return ours.blocks[0](torch.randn(2, 7), transformer_options={})
@@ -125,7 +127,7 @@ def test_what_a_block_raises_reaches_the_caller() -> None:
 def test_whoever_was_seen_to_run_the_blocks_is_known_by_its_code() -> None:
     """Nodes put another method of the same code there at each call."""
     ours, _ = _pair()
-    parts = ByBlocks(Engine("Model", CONFIG), lambda name: Engine(name, CONFIG))
+    parts = ByBlocks(Engine("Model", CONFIG).reporter, lambda name: Engine(name, CONFIG))
 
     def theirs(self: Model, x: torch.Tensor) -> torch.Tensor:
         return self.blocks[0](self.first(x), transformer_options={})
@@ -138,3 +140,18 @@ def test_whoever_was_seen_to_run_the_blocks_is_known_by_its_code() -> None:
     assert why is not None and why.startswith("another node replaces its forward (")
     del ours.forward
     assert parts.why(ours) is None
+
+
+def test_it_goes_without_the_collector() -> None:
+    ours, _ = _pair()
+    engine, parts, call = _through(ours)
+    with torch.no_grad():
+        for seed in range(4):
+            call(torch.randn(2, 8, generator=torch.Generator().manual_seed(seed)))
+    gone = [weakref.ref(engine), weakref.ref(parts)]
+    gc.disable()
+    try:
+        del engine, parts, call
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()

@@ -12,6 +12,7 @@ from ...capture import code_of
 from ...engine import Engine
 from ...reasons import NODE_REPLACES, told
 from ...report import ModuleReport
+from ...reporter import Reporter
 from ..blocks import Blocks
 from ..hook import foreign_method
 from ..live import LiveCalls
@@ -22,13 +23,13 @@ class ByBlocks:
     """Runs calls of one model with its blocks compiled, each by itself.
 
     Args:
-        engine: the model's, which counts the calls.
+        reporter: of the model's calls. Not its engine, which holds this.
         make: an engine for a block, by its name. It lays no weights out anew: programs of the whole model may have.
     """
 
-    def __init__(self, engine: Engine, make: Callable[[str], Engine]) -> None:
-        self._engine = engine
-        self._blocks = Blocks(engine.report.name, lambda name: _Block(make(name)))
+    def __init__(self, reporter: Reporter, make: Callable[[str], Engine]) -> None:
+        self._reporter = reporter
+        self._blocks = Blocks(reporter.report.name, lambda name: _Block(make(name)))
         self._walking: set[CodeType] = set()  # of functions that were seen to run the blocks themselves
 
     def engines(self) -> list[Engine]:
@@ -43,12 +44,12 @@ class ByBlocks:
         """What ``forward()`` returns, which runs the model and isn't to be fused as a whole because of ``reason``."""
         result, path, why = self._blocks.call(model, forward)
         if path is None:
-            self._engine.reporter.answered(f"code that runs none of its blocks ({reason})")
+            self._reporter.answered(f"code that runs none of its blocks ({reason})")
         elif path == "eager":
-            self._engine.reporter.ran_eager(told(reason).also(f"{reason}, and a block of it runs as it was: {why}") if why else reason)
+            self._reporter.ran_eager(told(reason).also(f"{reason}, and a block of it runs as it was: {why}") if why else reason)
         else:
-            self._engine.reporter.say(f"runs block by block, because {reason}")
-            self._engine.report.calls[path] += 1
+            self._reporter.say(f"runs block by block, because {reason}")
+            self._reporter.report.calls[path] += 1
         return result
 
     # -- functions in the place of a forward that is called by another name -----------------------------------------------

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -210,14 +211,8 @@ class ModelState(HookedState):
         super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config, attribute)
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
-        self._by_blocks: ByBlocks = ByBlocks(self.engine, self._engine_of_block)
+        self._by_blocks: ByBlocks = ByBlocks(self.engine.reporter, partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config))
         self.engine.in_parts = self._by_blocks.call
-
-    def _engine_of_block(self, name: str) -> Engine:
-        owner: Any = self.base_model()
-        engine = engine_of(owner, name, replace(self.config, adopt_weights=False), _is_dynamic(owner))
-        engine.interruptions = self.engine.interruptions
-        return engine
 
     def through(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """What ``call`` returns, a call through the node that leads to the model's forward: where it doesn't, that is counted."""
@@ -277,6 +272,13 @@ class ModelState(HookedState):
         if reach is not None:
             reach.arrived()
         return super()._call(model, original, foreign, args, kwargs)
+
+
+def _engine_of_block(owner: Callable[[], Any], of_model: Callable[[], Engine | None], config: CompileConfig, name: str) -> Engine:
+    """For a block of a model. It holds nothing of that, nor of the model's state, which are to go without the collector."""
+    engine, whole = engine_of(owner(), name, replace(config, adopt_weights=False), _is_dynamic(owner())), of_model()
+    engine.interruptions = whole.interruptions if whole is not None else ()
+    return engine
 
 
 def _is_dynamic(base_model: torch.nn.Module) -> bool:
