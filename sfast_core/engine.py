@@ -57,12 +57,13 @@ InParts = Callable[[torch.nn.Module, str, Callable[[], Any]], Any]
 class Engine:
     """The compiled state of one module, without holding the module: the caller passes the original forward with each call.
 
-    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only places below it. ``host``: whose user reads its report (:mod:`.reasons`).
+    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only places below it.
 
     Attributes:
         config: asked anew at each call.
-        report: what became of the calls.
-        reporter: writes that report; a host may set its ``observer`` and its ``may_say``. ``store``: of the weights; a host says to it when a sampling begins.
+        report: what became of the calls, for who uses ``host`` (:mod:`.reasons`).
+        reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
+        store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
@@ -74,7 +75,7 @@ class Engine:
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
         self._tracer = Tracer(leaf_scope)
-        self.store = self._store = store or WeightStore()
+        self.store: Store = store or WeightStore()
         self._devices: dict[torch.device, OnDevice] = {}
         self._last: OnDevice | None = None  # where the last call ran
         renew_in_children(self)
@@ -96,7 +97,7 @@ class Engine:
     def renew(self) -> None:
         """In a forked child: another thread may have been in the middle of a call."""
         self._devices, self._last = {}, None
-        self._store.renew()
+        self.store.renew()
         self.report.signatures.clear()
 
     def call(
@@ -123,7 +124,7 @@ class Engine:
         recorded = Recorded(original, lambda: original(*args, **kwargs), arguments, around)
         eager = eager or recorded.call
         if recording():  # inside another module's recorded call
-            with self._store.plain():
+            with self.store.plain():
                 return eager()
         if watching := what_watches():
             return self.run_eager(watching, eager)
@@ -134,9 +135,9 @@ class Engine:
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
             if isinstance(error, GradientsRecorded):
-                with self._store.lock:
-                    self._store.leave_to_autograd()
-                    self.report.adopted_bytes = self._store.adopted_bytes
+                with self.store.lock:
+                    self.store.leave_to_autograd()
+                    self.report.adopted_bytes = self.store.adopted_bytes
             return self.run_eager(reason_of(error), eager)
         on, before, in_parts = self._on(device), ThreadState(), None
         with on.lock:
@@ -158,7 +159,7 @@ class Engine:
                     reason, in_parts = variant.reason, self.in_parts
                 else:
                     try:
-                        with self._store.pinned(device):
+                        with self.store.pinned(device):
                             result = variant.graphed.run(signature.tensors, self.config, replayed, around)
                         on.variants.served(signature.key, variant)
                         return result
@@ -213,7 +214,7 @@ class Engine:
         if variant is None or variant.graphed is None or not variant.graphed.captured:
             return None
         try:
-            with self._store.pinned(device):
+            with self.store.pinned(device):
                 return variant.graphed.replay(signature.tensors) if variant.graphed.readable() else None
         except self.interruptions:
             raise
@@ -228,7 +229,7 @@ class Engine:
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
         self.reporter.ran_eager(reason)
-        with self._store.plain():
+        with self.store.plain():
             return eager()
 
     @property
@@ -274,8 +275,8 @@ class Engine:
 
     def lay_plain(self) -> None:
         """Let others find the weights with the strides that the module gave them, until the next call. Graphs stay as they are."""
-        with self._store.lock:
-            self._store.lay_plain()
+        with self.store.lock:
+            self.store.lay_plain()
 
     # -- a signature's first call ----------------------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ class Engine:
         traced_now = partial(on.thrashing.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
         keep = partial(on.variants.add, signature.key, variant, self.config.max_signatures)  # when it is known what it is, not before
         failure: str | None = None
-        self._store.lay_plain()  # the host shall get what it always got, in the strides that it always had
+        self.store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
             result, trace, variant.guard = self._tracer.record(module, signature, on.device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
@@ -351,11 +352,11 @@ class Engine:
         device, backend = on.device, on.graphs.backend if on.graphs else None
         progress = partial(self.reporter.announce, "tracing")
         with autocast_off():  # constants are folded and kernels timed as they will run
-            program = lower(trace, device, self._store, self.config, backend, variant.report, progress)
+            program = lower(trace, device, self.store, self.config, backend, variant.report, progress)
         kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
-        variant.graphed = kind(program, trace.outputs, self._store, device, on.graphs, variant.report, self.reporter)
+        variant.graphed = kind(program, trace.outputs, self.store, device, on.graphs, variant.report, self.reporter)
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
-        with self._store.pinned(device):
+        with self.store.pinned(device):
             return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)
 
     # -- changes and failures --------------------------------------------------------------------------------------------
@@ -370,7 +371,7 @@ class Engine:
                 if other is not on:
                     other.release_unreadable()
             self._last, self.report.device = on, str(device)
-            self._store.lock = on.lock
+            self.store.lock = on.lock
         return on
 
     def _try_later(self, on: OnDevice, key: Hashable, reason: str) -> None:
@@ -395,5 +396,5 @@ class Engine:
             self._lay_out_plainly()
 
     def _lay_out_plainly(self) -> None:
-        self._store.restore()
+        self.store.restore()
         self.report.adopted_bytes = 0

@@ -109,7 +109,7 @@ def test_live_code_may_run_the_module_as_it_was(host: Host) -> None:
     mine = Host(Convolving())
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        with mine.engine._store.plain():
+        with mine.engine.store.plain():
             return x + mine.eager(x[:, :3], between=[]).mean()
 
     for _ in range(5):

@@ -42,7 +42,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
 
 def offloading(net: nn.Module, *names: str, **config: Any) -> tuple[CompiledModule, PretendOffload]:
     handle, offload = compile(net, CompileConfig(allow_cpu=True, **config)), PretendOffload(*names)
-    handle.engine._store._offload = offload  # type: ignore[attr-defined]
+    handle.engine.store._offload = offload  # type: ignore[attr-defined]
     return handle, offload
 
 

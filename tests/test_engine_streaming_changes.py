@@ -45,7 +45,7 @@ def check(change: Change, names: tuple[str, ...]) -> None:
     net = Net().eval().requires_grad_(False)
     twin = copy.deepcopy(net)
     handle = compile(net, CompileConfig(allow_cpu=True, stream_budget_bytes=0))
-    handle.engine._store._offload = PretendOffload(*names)  # type: ignore[attr-defined]
+    handle.engine.store._offload = PretendOffload(*names)  # type: ignore[attr-defined]
     for step in range(7):
         if step == 3:
             assert handle.engine.report.calls["replayed"] == 2, handle.report().text()

@@ -30,7 +30,7 @@ def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def host(part: float, blocks: int = 4, **config: Any) -> tuple[Host, PretendOffload]:
     found = Host(Net(blocks), stream_budget_bytes=0, **config)
     offload = PretendOffload(*part_of(found.net, part))
-    found.engine._store._offload = offload  # type: ignore[attr-defined]
+    found.engine.store._offload = offload  # type: ignore[attr-defined]
     return found, offload
 
 
@@ -83,7 +83,7 @@ def test_a_view_of_a_weight_that_a_later_segment_reads(graphs: DeviceGraphs) -> 
             return super().forward(x, options) @ early
 
     found = Host(Viewing(4), stream_budget_bytes=0)
-    found.engine._store._offload = PretendOffload("")  # type: ignore[attr-defined]
+    found.engine.store._offload = PretendOffload("")  # type: ignore[attr-defined]
     found.check(between, calls=5)
     assert found.calls["replayed"] >= 3 and "eager" not in found.calls
 

@@ -168,7 +168,7 @@ def test_what_the_host_computes_on_arrival(holds: bool) -> None:
     """As ComfyUI does for LoRAs of a partly loaded model: products of matrices, in a graph where they are on the device."""
     net, given = stack(), inputs(1)
     handle, host = compiled(net), _Computing(holds)
-    handle.engine._store._offload = host  # type: ignore[attr-defined]
+    handle.engine.store._offload = host  # type: ignore[attr-defined]
     plain = handle(*given)
     offload(net, 0.9)
     for _ in range(3):

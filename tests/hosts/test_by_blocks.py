@@ -16,6 +16,7 @@ from sfast_core.engine import Engine
 from sfast_core.hosts.comfy.by_blocks import ByBlocks
 from sfast_core.hosts.live import LiveCalls
 from sfast_core.hosts.options import Steering
+from sfast_core.runtime.store import WeightStore
 
 CONFIG = CompileConfig(allow_cpu=True)
 
@@ -63,7 +64,7 @@ def _pair() -> tuple[Model, Model]:
 
 def _through(model: Model) -> tuple[Engine, ByBlocks, Callable[..., torch.Tensor]]:
     engine = Engine("Model", CONFIG)
-    parts = ByBlocks(engine.reporter, lambda name: Engine(name, CONFIG))
+    parts = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG))
     engine.in_parts = parts.call
     forward, live = model.forward, LiveCalls(engine)
 
@@ -114,7 +115,7 @@ def test_nothing_of_ours_stays_on_the_blocks() -> None:
 def test_what_a_block_raises_reaches_the_caller() -> None:
     ours, _ = _pair()
     engine = Engine("Model", CONFIG)
-    parts = ByBlocks(engine.reporter, lambda name: Engine(name, CONFIG))
+    parts = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG))
 
     def wrong() -> torch.Tensor:
         return ours.blocks[0](torch.randn(2, 7), transformer_options={})
@@ -127,7 +128,7 @@ def test_what_a_block_raises_reaches_the_caller() -> None:
 def test_whoever_was_seen_to_run_the_blocks_is_known_by_its_code() -> None:
     """Nodes put another method of the same code there at each call."""
     ours, _ = _pair()
-    parts = ByBlocks(Engine("Model", CONFIG).reporter, lambda name: Engine(name, CONFIG))
+    parts = ByBlocks(Engine("Model", CONFIG).reporter, WeightStore(), lambda name: Engine(name, CONFIG))
 
     def theirs(self: Model, x: torch.Tensor) -> torch.Tensor:
         return self.blocks[0](self.first(x), transformer_options={})
@@ -155,3 +156,15 @@ def test_it_goes_without_the_collector() -> None:
         assert [each() for each in gone] == [None, None]
     finally:
         gc.enable()
+
+
+def test_code_of_others_finds_weights_with_the_strides_that_the_model_gave_them() -> None:
+    """A program of the whole model has turned them for itself."""
+    net = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 4, 3)).eval().requires_grad_(False)
+    engine, x = Engine("Net", CONFIG), torch.randn(1, 4, 16, 16)
+    parts, forward = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG)), net.forward
+    with torch.no_grad():
+        for _ in range(2):
+            engine.call(net, forward, (x,), {})
+        assert not net[0].weight.is_contiguous()
+        assert parts.call(net, "a test", lambda: net[0].weight.view(8, -1).sum() + net(x).sum()).isfinite()

@@ -13,6 +13,7 @@ from ...engine import Engine
 from ...reasons import NODE_REPLACES, told
 from ...report import ModuleReport
 from ...reporter import Reporter
+from ...runtime.any_store import Store
 from ..blocks import Blocks
 from ..hook import foreign_method
 from ..live import LiveCalls
@@ -24,11 +25,13 @@ class ByBlocks:
 
     Args:
         reporter: of the model's calls. Not its engine, which holds this.
+        store: of the model's weights, which its own code finds with the strides that it gave them.
         make: an engine for a block, by its name. It lays no weights out anew: programs of the whole model may have.
     """
 
-    def __init__(self, reporter: Reporter, make: Callable[[str], Engine]) -> None:
+    def __init__(self, reporter: Reporter, store: Store, make: Callable[[str], Engine]) -> None:
         self._reporter = reporter
+        self._store = store
         self._blocks = Blocks(reporter.report.name, lambda name: _Block(make(name)))
         self._walking: set[CodeType] = set()  # of functions that were seen to run the blocks themselves
 
@@ -42,7 +45,8 @@ class ByBlocks:
 
     def call(self, model: torch.nn.Module, reason: str, forward: Callable[[], Any]) -> Any:
         """What ``forward()`` returns, which runs the model and isn't to be fused as a whole because of ``reason``."""
-        result, path, why = self._blocks.call(model, forward)
+        with self._store.plain():
+            result, path, why = self._blocks.call(model, forward)
         if path is None:
             self._reporter.answered(f"code that runs none of its blocks ({reason})")
         elif path == "eager":

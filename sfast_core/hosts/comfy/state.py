@@ -211,7 +211,7 @@ class ModelState(HookedState):
         super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config, attribute)
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
-        self._by_blocks: ByBlocks = ByBlocks(self.engine.reporter, partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config))
+        self._by_blocks: ByBlocks = ByBlocks(self.engine.reporter, self.engine.store, partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config))
         self.engine.in_parts = self._by_blocks.call
 
     def through(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:

@@ -89,8 +89,8 @@ def replaying(family: str) -> tuple[Any, Any, Any]:
     (state,) = fast_compile.states()
     (on,) = state.engine.devices
     on.graphs = graphs
-    resolve = state.engine._store.tensors
-    state.engine._store.tensors = lambda *wanted: [_by_address(tensor) for tensor in resolve(*wanted)]
+    resolve = state.engine.store.tensors
+    state.engine.store.tensors = lambda *wanted: [_by_address(tensor) for tensor in resolve(*wanted)]
     for graphed in on.variants.programs():
         graphed.graphs = graphs
         object.__setattr__(graphed.program, "capturable", None)
