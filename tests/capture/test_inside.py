@@ -127,12 +127,15 @@ class Sparing(Quantised):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.nn.functional.linear:
             return super().__torch_function__(func, types, args, kwargs or {})
-        x, weight, bias = args
         with torch._C.DisableTorchFunctionSubclass():
-            y = torch.ops.aten.mm(x.reshape(-1, x.shape[-1]), weight.dequantised().t())
-            if bias is not None:
-                y += bias
-            return torch.ops.aten.clamp_(y.reshape(*x.shape[:-1], -1), -3.0, 3.0)
+            return cls.product(*args)
+
+    @staticmethod
+    def product(x: torch.Tensor, weight: Any, bias: torch.Tensor | None) -> torch.Tensor:
+        y = torch.ops.aten.mm(x.reshape(-1, x.shape[-1]), weight.dequantised().t())
+        if bias is not None:
+            y += bias
+        return torch.ops.aten.clamp_(y.reshape(*x.shape[:-1], -1), -3.0, 3.0)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -150,14 +153,10 @@ def test_operators_in_place_and_of_several_forms(mode: Callable[[], Any]) -> Non
 
 def test_an_operator_whose_result_depends_on_values_is_no_part_of_a_graph() -> None:
     class Choosing(Sparing):
-        @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is not torch.nn.functional.linear:
-                return super().__torch_function__(func, types, args, kwargs or {})
-            x, weight, bias = args
-            with torch._C.DisableTorchFunctionSubclass():
-                columns = torch.ops.aten.nonzero((x > 1).flatten(0, -2).any(0)).flatten()
-                return torch.nn.functional.linear(x[..., columns], weight.dequantised()[:, columns], bias)
+        @staticmethod
+        def product(x: torch.Tensor, weight: Any, bias: torch.Tensor | None) -> torch.Tensor:
+            columns = torch.ops.aten.nonzero((x > 1).flatten(0, -2).any(0)).flatten()
+            return torch.nn.functional.linear(x[..., columns], weight.dequantised()[:, columns], bias)
 
     net = Net()
     net.up.weight = nn.Parameter(Choosing(*(Quantised.of(net.up.weight.detach()).__dict__[name] for name in ("_data", "_params"))), requires_grad=False)  # type: ignore[arg-type]

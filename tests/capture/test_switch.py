@@ -32,17 +32,23 @@ def test_one_inside_another() -> None:
         assert told == ["changed", "changed back", "changed"]
 
 
-def test_threads_that_overlap_in_any_order() -> None:
-    """The one that came first leaves first, and has nothing of the other's."""
-    told: list[str] = []
-    found, entered, may_leave = switch(told), threading.Event(), threading.Event()
+def inside_another_thread(found: Switch[str]) -> tuple[threading.Thread, threading.Event, threading.Event]:
+    """A thread to be started, an event that it is inside, and one on which it leaves."""
+    entered, may_leave = threading.Event(), threading.Event()
 
     def other() -> None:
         with found.on("of the other"):
             entered.set()
             may_leave.wait(10)
 
-    thread = threading.Thread(target=other)
+    return threading.Thread(target=other), entered, may_leave
+
+
+def test_threads_that_overlap_in_any_order() -> None:
+    """The one that came first leaves first, and has nothing of the other's."""
+    told: list[str] = []
+    found = switch(told)
+    thread, entered, may_leave = inside_another_thread(found)
     with found.on("of the first"):
         thread.start()
         assert entered.wait(10) and found.own() == "of the first"
@@ -67,14 +73,8 @@ def test_what_fails_to_change_is_tried_again() -> None:
 @pytest.mark.parametrize("inside", [False, True])
 def test_in_a_forked_child_the_other_threads_are_not_inside(inside: bool) -> None:
     told: list[str] = []
-    found, entered, may_leave = switch(told), threading.Event(), threading.Event()
-
-    def other() -> None:
-        with found.on("of the other"):
-            entered.set()
-            may_leave.wait(10)
-
-    thread = threading.Thread(target=other)
+    found = switch(told)
+    thread, entered, may_leave = inside_another_thread(found)
     thread.start()
     entered.wait(10)
     with ExitStack() as stack:
