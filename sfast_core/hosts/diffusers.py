@@ -54,6 +54,11 @@ class CompiledPipeline:
                     samplings.enter_context(handle.sampling())
             return self.pipeline(*args, **kwargs)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The pipeline's, for ``isinstance`` and for diffusers' ``from_pipe``; ``type()`` tells them apart."""
+        return type(self.__dict__["pipeline"]) if "pipeline" in self.__dict__ else CompiledPipeline
+
     def __getattr__(self, name: str) -> Any:
         if "pipeline" not in self.__dict__:  # a copy in the making
             raise AttributeError(name)
