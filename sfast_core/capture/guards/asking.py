@@ -78,9 +78,10 @@ def of_a_class(function: Any) -> bool:
 
 def setting_of(function: Any) -> Question | None:
     """A question for a function of PyTorch's that tells a setting; None for any other."""
-    if isinstance(function, type) or str(getattr(function, "__module__", "")).partition(".")[0] != "torch":
+    if type(function) not in (BuiltinFunctionType, FunctionType):
         return None
-    return _of_torch(function)
+    home = str(function.__module__ or getattr(getattr(function, "__self__", None), "__name__", ""))  # functions of C's have none, but for the file's that is their own
+    return _of_torch(function) if home.partition(".")[0] == "torch" else None
 
 
 def of_file(module: ModuleType, name: str) -> Question | None:

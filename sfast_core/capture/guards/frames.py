@@ -48,6 +48,7 @@ class _Profiled(Unwatched):
         self._read: dict[str, bool] = {}
         self._started, self._asks = started, asks
         self._asking, self._asking_codes = functions_that_ask(), codes_that_ask()
+        self._of_asking: set[str] = set()  # files of Python's and PyTorch's that have such code
         self._before: Any = None
         self._on = False
         self._installed = True
@@ -80,12 +81,14 @@ class _Profiled(Unwatched):
             read = self._read.get(path)
             if read is None:
                 read = self._read[path] = is_read(path)
+                if not read and any(function.__code__.co_filename == path for function in self._asking_codes.values()):
+                    self._of_asking.add(path)
             if read:
                 if self._installed or not is_installed(path):
                     self._started(frame.f_code, frame)
-            elif (function := self._asking_codes.get(id(frame.f_code))) is not None and frame.f_back is not None:
+            elif path in self._of_asking and (function := self._asking_codes.get(id(frame.f_code))) is not None and frame.f_back is not None:
                 self._asks(function, frame.f_back)
-        elif event == "c_call" and (id(argument) in self._asking or of_a_class(argument)):
+        elif event == "c_call" and (id(argument) in self._asking or type(argument.__self__) is type):
             self._asks(argument, frame)
 
 

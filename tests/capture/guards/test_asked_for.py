@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import _prims_common, nn
 
 from sfast_core import CompileConfig, compile
 from sfast_core.capture import Trace, Untraceable
@@ -163,7 +163,7 @@ def test_what_is_only_mentioned_is_no_reason() -> None:
         chosen = [function for function in net.value["functions"] if function is torch.relu]
         return chosen[0](net.lin(x))
 
-    net = net_of(forward, {"slow": False, "functions": [time.time, os.stat, torch.relu]})
+    net = net_of(forward, {"slow": False, "functions": [time.time, os.stat, _prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT, torch.relu]})
     _, found, guard = guarded(net, X)
     assert isinstance(found, Trace), found
     assert guard.changed(net) is None
