@@ -23,6 +23,7 @@ from .capture import (
     Recorded,
     Signature,
     Surroundings,
+    TakenIn,
     ThreadState,
     Trace,
     Tracer,
@@ -140,7 +141,7 @@ class Engine:
                     self.report.adopted_bytes = self.store.adopted_bytes
             return self.run_eager(reason_of(error), eager)
         on, before, in_parts = self._on(device), ThreadState(), None
-        with on.lock:
+        with on.lock, self.taken_in.here(around):
             try:
                 first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
                 variant = on.variants.take(signature.key, signature.tensors)
@@ -150,10 +151,10 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
+                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.tally.useless):
                             on.thrashing.clear()
                 if variant is None:
-                    if (reason := on.waiting(signature)) is None:
+                    if (reason := self.taken_in.refused(around) or on.waiting(signature)) is None:
                         return first_call()
                 elif variant.graphed is None:
                     reason, in_parts = variant.reason, self.in_parts
@@ -161,7 +162,7 @@ class Engine:
                     try:
                         with self.store.pinned(device):
                             result = variant.graphed.run(signature.tensors, self.config, replayed, around)
-                        on.variants.served(signature.key, variant)
+                        on.served(signature.key, variant, self.taken_in)
                         return result
                     except self.interruptions:
                         raise
@@ -223,7 +224,7 @@ class Engine:
             return None
 
     def mentions(self, name: str) -> bool:
-        """Whether the code that ran in a recorded call mentions this name, and so may look for an option of that name."""
+        """Whether code that ran in a recorded call mentions this name: it may look for an option of that name."""
         return name in self._tracer.words
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
@@ -231,6 +232,11 @@ class Engine:
         self.reporter.ran_eager(reason)
         with self.store.plain():
             return eager()
+
+    @property
+    def taken_in(self) -> TakenIn:
+        """The functions of others that are recorded with the module's own code."""
+        return self._tracer.taken_in
 
     @property
     def graphs(self) -> DeviceGraphs | None:
@@ -339,6 +345,9 @@ class Engine:
             self._try_later(on, signature.key, OUT_OF_MEMORY())
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
+            if self._tracer.not_fused(trace, reason_of(error), around):
+                self._try_later(on, signature.key, reason_of(error))
+                return result
             traced_now()
             self._give_up(variant, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
             keep()
@@ -355,6 +364,7 @@ class Engine:
             program = lower(trace, device, self.store, self.config, backend, variant.report, progress)
         kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
         variant.graphed = kind(program, trace.outputs, self.store, device, on.graphs, variant.report, self.reporter)
+        variant.others, variant.report.recorded_in = tuple(trace.others), list(trace.others.values())
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
         with self.store.pinned(device):
             return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)

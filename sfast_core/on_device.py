@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .capture import Signature, difference, other_setting
+from .capture import Signature, TakenIn, difference, other_setting
 from .reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS, Reason
 from .report import ModuleReport
 from .runtime.backoff import Backoff
@@ -49,6 +49,14 @@ class OnDevice:
     def waiting(self, signature: Signature) -> str | None:
         """Why a call without a trace isn't traced now; None where it is."""
         return self.backoff.reason(signature.key) or self.thrashing.reason(signature.layout)
+
+    def served(self, key: Hashable, variant: Variant, taken_in: TakenIn) -> None:
+        """A call has its result from this variant. Functions of others by which it has no graph run live from now on, between segments that have one."""
+        self.variants.served(key, variant)
+        if variant.others:
+            taken_in.served(variant.others)
+            if variant.graphed is not None and variant.graphed.uncapturable and taken_in.refuse(variant.others, variant.report.not_captured_because or ""):
+                self.forget(key, variant, "a function of others that no graph can hold")
 
     def leave(self, key: Hashable, variant: Variant, module: torch.nn.Module, change: str) -> None:
         """What was found out about this signature holds no more, because of this change; should that be taken back, it holds again.

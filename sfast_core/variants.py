@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -25,6 +26,7 @@ class Variant:
     graphed: GraphedProgram | None = None
     reason: str = ""
     guard: Guard | None = None
+    others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
     tally: Tally = field(default_factory=Tally)
     put_off: bool = False  # code of others went another way in it; not to be tried again before a call of its signature is served
 

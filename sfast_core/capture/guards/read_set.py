@@ -13,7 +13,8 @@ import decimal
 import functools
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -289,6 +290,19 @@ class ReadSet(SeenValues):
     def run_live(self, modules: Iterable[torch.nn.Module], functions: Iterable[Any] = ()) -> None:
         """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
         self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(map(id, functions))
+
+    @contextmanager
+    def within_others(self, table: Table, place: str, kind: Any) -> Iterator[None]:
+        """A function of others, of this kind, runs as a part of the model: the one that is in ``table`` at ``place``, at later calls as well."""
+        before, self.readers.others = self.readers.others, kind
+        try:
+            try:
+                self._see(self._place(table, place, table.get(place, MISSING), None), USED, Origin(None, place))
+            except Exception as error:
+                self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
+            yield
+        finally:
+            self.readers.others = before
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         seen = super()._new(value, kind, origin)
