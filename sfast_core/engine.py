@@ -23,7 +23,6 @@ from .capture import (
     Recorded,
     Signature,
     Surroundings,
-    TakenIn,
     ThreadState,
     Trace,
     Tracer,
@@ -66,6 +65,7 @@ class Engine:
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
+        taken_in: the functions of others that are recorded with the module's own code.
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
@@ -76,6 +76,7 @@ class Engine:
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
         self._tracer = Tracer(leaf_scope)
+        self.taken_in = self._tracer.taken_in
         self.store: Store = store or WeightStore()
         self._devices: dict[torch.device, OnDevice] = {}
         self._last: OnDevice | None = None  # where the last call ran
@@ -154,7 +155,7 @@ class Engine:
                         if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.tally.useless):
                             on.thrashing.clear()
                 if variant is None:
-                    if (reason := self.taken_in.refused(around) or on.waiting(signature)) is None:
+                    if (reason := on.against_others(signature.key, module, around, self.taken_in) or on.waiting(signature)) is None:
                         return first_call()
                 elif variant.graphed is None:
                     reason, in_parts = variant.reason, self.in_parts
@@ -167,7 +168,7 @@ class Engine:
                     except self.interruptions:
                         raise
                     except torch.cuda.OutOfMemoryError as error:
-                        self._out_of_memory(on, error)
+                        self.reporter.ran_out_of_memory(error, on.make_room())
                         reason = OUT_OF_MEMORY()
                     except WeightsElsewhere as error:
                         variant.release()
@@ -200,7 +201,7 @@ class Engine:
             self.reporter.say(str(error))
             on.put_off(key, variant, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
-            self._out_of_memory(on, error.__cause__)
+            self.reporter.ran_out_of_memory(error.__cause__, on.make_room())
             return OUT_OF_MEMORY()
         elif error.ours:
             self._give_up(variant, FAILED(error=error))
@@ -232,11 +233,6 @@ class Engine:
         self.reporter.ran_eager(reason)
         with self.store.plain():
             return eager()
-
-    @property
-    def taken_in(self) -> TakenIn:
-        """The functions of others that are recorded with the module's own code."""
-        return self._tracer.taken_in
 
     @property
     def graphs(self) -> DeviceGraphs | None:
@@ -339,14 +335,14 @@ class Engine:
             self._restore_unless_used()
             raise
         except (WeightsElsewhere, WeightsChanged) as error:
-            self._try_later(on, signature.key, reason_of(error))
+            self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
-            self._out_of_memory(on, error)
-            self._try_later(on, signature.key, OUT_OF_MEMORY())
+            self.reporter.ran_out_of_memory(error, on.make_room())
+            self.reporter.ran_eager(on.try_later(signature.key, OUT_OF_MEMORY()))
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
             if self._tracer.not_fused(trace, reason_of(error), around):
-                self._try_later(on, signature.key, reason_of(error))
+                self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
                 return result
             traced_now()
             self._give_up(variant, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
@@ -364,7 +360,7 @@ class Engine:
             program = lower(trace, device, self.store, self.config, backend, variant.report, progress)
         kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
         variant.graphed = kind(program, trace.outputs, self.store, device, on.graphs, variant.report, self.reporter)
-        variant.others, variant.report.recorded_in = tuple(trace.others), list(trace.others.values())
+        variant.others, variant.sampling, variant.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
         variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
         with self.store.pinned(device):
             return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)
@@ -383,15 +379,6 @@ class Engine:
             self._last, self.report.device = on, str(device)
             self.store.lock = on.lock
         return on
-
-    def _try_later(self, on: OnDevice, key: Hashable, reason: str) -> None:
-        on.backoff.failed(key, reason)
-        self.reporter.ran_eager(reason)
-
-    def _out_of_memory(self, on: OnDevice, error: Exception) -> None:
-        freed = on.graphs.release_all() if on.graphs else 0
-        on.variants.release()
-        self.reporter.ran_out_of_memory(error, freed)
 
     def _give_up(self, variant: Variant, reason: str) -> None:
         variant.release()

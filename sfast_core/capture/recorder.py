@@ -313,6 +313,8 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
+        if self.instead is not None:
+            result, self.instead = self.instead, None
         if name in ASKED and args:
             self._asked(name, args[0])
         self.watch.resume()

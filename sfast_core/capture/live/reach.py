@@ -1,20 +1,25 @@
-"""Which code a function may run, as far as what it closes over, its file and its object tell: a first guess at what it looks for."""
+"""Which code a function may run, as far as what it closes over, its file and its object tell: a first guess at what it looks for and does."""
 
 from __future__ import annotations
 
+import dis
 import functools
+import random
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..guards import code_of
 from ..guards.given import is_given, is_ours
 from ..guards.notes import content_of
+from .modules import DRAWING
 
 _MOST = 2000  # things looked at
 _DEEPEST = 5
+_DRAWING = DRAWING - {name for name in DRAWING if "dropout" in name}  # those draw while a module is trained
+_STATEFUL = (Iterator, torch.Generator, random.Random)
 
 
 def kind_of_function(function: Any) -> Any:
@@ -22,13 +27,48 @@ def kind_of_function(function: Any) -> Any:
     return code_of(function) or code_of(getattr(type(function), "__call__", None)) or type(function)
 
 
-def words_of_function(function: Any) -> frozenset[str]:
-    """The strings in the code that a function may run: the names of options that it looks for are among them."""
-    return frozenset(word for code in _codes(function) for word in _strings(code))
+class Reach(NamedTuple):
+    """What is known of a function beforehand.
+
+    Attributes:
+        words: strings in the code that it may run: the names of options that it looks for are among them.
+        refused: why no record can hold what it does, or None.
+    """
+
+    words: frozenset[str]
+    refused: str | None = None
 
 
-def _codes(function: Any) -> list[CodeType]:
+def reach_of(function: Any) -> Reach:
+    """That of a function."""
+    codes, stateful = _codes(function)
+    words = frozenset(word for code in codes for word in _strings(code))
+    if stateful is not None:
+        return Reach(words, f"it keeps a {type(stateful).__name__}")
+    if (kept := _keeps(function)) is not None:
+        return Reach(words, f"it keeps {kept} from call to call")
+    names = {name for code in codes for each in _inner(code) for name in each.co_names}
+    drawing = sorted(names & _DRAWING)
+    return Reach(words, f"it may draw random numbers ({drawing[0]})" if drawing else None)
+
+
+def _keeps(function: Any) -> str | None:
+    """What a function both sets and reads in its own code: a count, its last result. None where nothing is seen."""
+    own = code_of(function) or code_of(getattr(type(function), "__call__", None))
+    for code in [] if own is None else _inner(own):
+        steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
+        read = {name for opname, name in steps if opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL"))}
+        outer = own.co_freevars if own is not None else ()
+        for opname, name in steps:
+            if (opname in ("STORE_ATTR", "STORE_GLOBAL") and name in read) or (opname == "STORE_DEREF" and name in outer):
+                return str(name)
+    return None
+
+
+def _codes(function: Any) -> tuple[list[CodeType], Any]:
+    """The code that it may run, and something among what it leads to that has a state which nobody can see, or None."""
     found: dict[CodeType, None] = {}
+    stateful = None
     waiting: list[tuple[Any, int]] = [(function, 0)]
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
@@ -36,12 +76,14 @@ def _codes(function: Any) -> list[CodeType]:
         if id(value) in seen or depth > _DEEPEST:
             continue
         seen.add(id(value))
+        if stateful is None and isinstance(value, _STATEFUL):
+            stateful = value
         if type(value) is FunctionType:
             if is_given(value.__module__) or is_ours(value.__code__.co_filename):
                 continue
             found[value.__code__] = None
         waiting += [(each, depth + 1) for each in _below(value)]
-    return list(found)
+    return list(found), stateful
 
 
 def _below(value: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .reach import kind_of_function, words_of_function
+from .reach import Reach, kind_of_function, reach_of
 from .structure import is_constant
 from .surroundings import Path, Surroundings
 
@@ -60,8 +60,8 @@ class TakenIn:
         self._times: dict[Any, int] = {}  # how often functions of a kind were let run live
         self._changes: dict[Any, int] = {}
         self._served: dict[Any, int] = {}  # the last sampling in which one of a kind was there
-        self._words: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
-        self._found: dict[Any, set[str]] = {}  # words that were looked for and that the code doesn't tell
+        self._reach: weakref.WeakKeyDictionary[Any, Reach] = weakref.WeakKeyDictionary()
+        self._found: dict[Any, frozenset[str]] = {}  # words that were looked for and that the code doesn't tell
         self._values: dict[str, set[str]] = {}
 
     def clear(self) -> None:
@@ -94,9 +94,13 @@ class TakenIn:
         others = options.keys() - {path[0] for path in functions}
         read: dict[str, set[Any]] = {}
         for path, function in functions.items():
-            if (kind := kinds[path]) not in live:
-                for word in self._words_of(kind, function) & others:
-                    read.setdefault(word, set()).add(kind)
+            if (kind := kinds[path]) in live:
+                continue
+            reach = self._reach_of(function)
+            if reach.refused is not None:
+                live.add(kind)
+            for word in (reach.words | self._found.get(kind, frozenset())) & others:
+                read.setdefault(word, set()).add(kind)
         for word, kinds_ in read.items():
             if not _is_keyed(options[word], device):
                 live |= kinds_
@@ -109,14 +113,14 @@ class TakenIn:
         words = frozenset(word for word, kinds_ in read.items() if not kinds_ <= live)
         return TakenInPaths(frozenset(path for path, kind in kinds.items() if kind not in live), words)
 
-    def _words_of(self, kind: Any, function: Any) -> Collection[str]:
+    def _reach_of(self, function: Any) -> Reach:
         try:
-            found = self._words.get(function)
+            found = self._reach.get(function)
             if found is None:
-                found = self._words[function] = words_of_function(function)
+                found = self._reach[function] = reach_of(function)
+            return found
         except TypeError:  # it can't be held weakly, or has no hash
-            found = words_of_function(function)
-        return found | self._found[kind] if kind in self._found else found
+            return reach_of(function)
 
     def _is_live(self, kind: Any, functions: list[Any]) -> bool:
         verdict = self._verdicts.get(kind)
@@ -161,7 +165,7 @@ class TakenIn:
 
     def looked_for(self, kind: Any, word: str) -> None:
         """A function of this kind looks for an option that its code doesn't name."""
-        self._found.setdefault(kind, set()).add(word)
+        self._found[kind] = self._found.get(kind, frozenset()) | {word}
 
     def changed(self, kinds: Collection[Any], change: str) -> None:
         """Something that functions of these kinds read isn't what it was in the trace."""

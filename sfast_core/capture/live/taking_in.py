@@ -19,7 +19,7 @@ class TakingIn(LiveRecording):
     """Live calls, and calls of such functions.
 
     Attributes:
-        reads: collects what the call reads.
+        read_set: collects what the call reads.
         blamed: the function within which the recording was given up, or None.
     """
 
@@ -28,7 +28,7 @@ class TakingIn(LiveRecording):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.reads: ReadSet | None = None
+        self.read_set: ReadSet | None = None
         self.blamed: Foreign | None = None
         self._at_work: list[Foreign] = []
 
@@ -46,7 +46,7 @@ class TakingIn(LiveRecording):
 
         Where it looks at an option that its trace can't have, it is run again, live, on what it was handed at first.
         """
-        if self.failure is not None or self._leaf is not None or self.reads is None:
+        if self.failure is not None or self._leaf is not None or self.read_set is None:
             return self.call_live(foreign, args, kwargs)
         around, kind = foreign.around, foreign.kind
         given = tensors_in((args, kwargs))
@@ -56,7 +56,7 @@ class TakingIn(LiveRecording):
         self._at_work.append(foreign)
         around.inside_kinds[kind] = foreign.name
         try:
-            with self.reads.within_others(around.taken_in.there, in_words(foreign.path), kind):
+            with self.read_set.within_others(around.taken_in.there, in_words(foreign.path), kind):
                 result = foreign.function(*args, **kwargs)
         except Exception as error:
             if not isinstance(error, CaptureError) or around.touched is None:
