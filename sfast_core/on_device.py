@@ -100,7 +100,7 @@ class OnDevice:
         return TAKE_TURNS(most=at_most) if self.variants.full(at_most) else CHANGES(change=self.change)
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Functions of others that nobody uses any more are to go, with what they hold: those that weren't called in this sampling."""
+        """Functions of others that nobody uses any more are to go, with what they hold: those that were called neither in this sampling nor in the one before."""
         self._unless_busy(lambda: self.variants.let_go(module, sampling))
 
     def try_later(self, key: Hashable, reason: str) -> str:

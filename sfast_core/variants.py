@@ -136,10 +136,10 @@ class Variants:
             variant.release()
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Forget those that hold what functions of others lead to, tensors and layers, and that weren't used in this sampling."""
+        """Forget those that hold what functions of others lead to, tensors and layers, and that were used neither in this sampling nor in the one before."""
         for key, variants in list(self._variants.items()):
             for variant in variants:
-                if variant.others and variant.sampling != sampling and (variant.guard is None or variant.guard.keeps_more_than(module)):
+                if variant.others and variant.sampling < sampling - 1 and (variant.guard is None or variant.guard.keeps_more_than(module)):
                     self.remove(key, variant)
 
     def release_evicted(self) -> None:

@@ -179,7 +179,7 @@ class UnetState(ModuleState):
         taken_in = self.engine.taken_in
         if self._sampling != taken_in.sampling:
             for on in self.engine.devices:
-                on.let_go(module, self._sampling)  # the last one
+                on.let_go(module, self._sampling)
             self._sampling = taken_in.sampling
         return self._live(module, original, args, kwargs, compute)
 
