@@ -72,6 +72,7 @@ class ReadSet(SeenValues):
 
     Attributes:
         words: strings among the constants of the code that ran.
+        others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
     """
 
@@ -79,6 +80,7 @@ class ReadSet(SeenValues):
         super().__init__(codes, root)
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
+        self.others_words: dict[int, set[str]] = {}
         self._names: set[str] = set()  # in all code that ran
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
@@ -104,6 +106,8 @@ class ReadSet(SeenValues):
             known = self._plans.get(id(code))
             if known is not None and known[0] is code:
                 plan = known[1]
+                if self.others_words and self.readers.others is None:  # the model calls it, too
+                    self.words |= self.others_words.pop(id(code), frozenset())
             elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
                 return
             else:
@@ -136,7 +140,10 @@ class ReadSet(SeenValues):
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self._told |= reads.loose & (TOLD | OF_CLASSES)
-        self.words |= reads.words
+        if self.readers.others is None:
+            self.words |= reads.words
+        else:
+            self.others_words[id(code)] = reads.words
         self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
         self._names.update(code.co_names)

@@ -19,6 +19,7 @@ from .modules import DRAWING
 _MOST = 2000  # things looked at
 _DEEPEST = 5
 _DRAWING = DRAWING - {name for name in DRAWING if "dropout" in name}  # those draw while a module is trained
+_MAKING = ("__init__", "__new__", "__post_init__")
 _STATEFUL = (Iterator, torch.Generator, random.Random)
 
 
@@ -103,7 +104,7 @@ def _below(value: Any) -> Iterator[Any]:
     elif type(value) is dict:
         yield from value.values()
     elif not isinstance(value, (type, torch.Tensor, torch.nn.Module)) and not is_given(type(value).__module__):
-        yield from (item for item in vars(type(value)).values() if isinstance(item, FunctionType))
+        yield from (item for name, item in vars(type(value)).items() if isinstance(item, FunctionType) and name not in _MAKING)
         yield from getattr(value, "__dict__", {}).values()
 
 

@@ -46,9 +46,9 @@ class TakingIn(LiveRecording):
 
         Where it looks at an option that its trace can't have, it is run again, live, on what it was handed at first.
         """
-        if self.failure is not None or self._leaf is not None or self.read_set is None:
-            return self.call_live(foreign, args, kwargs)
         around, kind = foreign.around, foreign.kind
+        if self.failure is not None or self._leaf is not None or self.read_set is None or around.taken_in is None:
+            return self.call_live(foreign, args, kwargs)
         given = tensors_in((args, kwargs))
         with self.paused():
             kept = [tensor.detach().clone() for tensor in given]
