@@ -25,7 +25,12 @@ _STATEFUL = (Iterator, torch.Generator, random.Random)
 
 def kind_of_function(function: Any) -> Any:
     """What functions have in common that do the same, each with settings of its own: their code."""
-    return code_of(function) or code_of(getattr(type(function), "__call__", None)) or type(function)
+    return _own_code(function) or type(function)
+
+
+def _own_code(function: Any) -> CodeType | None:
+    """That of a function, or of what an object does when it is called."""
+    return code_of(function) or code_of(type(function).__call__)
 
 
 class Reach(NamedTuple):
@@ -55,7 +60,7 @@ def reach_of(function: Any) -> Reach:
 
 def _keeps(function: Any) -> str | None:
     """What a function both sets and reads in its own code: a count, its last result. None where nothing is seen."""
-    own = code_of(function) or code_of(getattr(type(function), "__call__", None))
+    own = _own_code(function)
     for code in [] if own is None else _inner(own):
         steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
         read = {name for opname, name in steps if opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL"))}

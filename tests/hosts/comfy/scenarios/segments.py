@@ -114,7 +114,7 @@ def scenario_patches_that_keep_and_write_to_what_they_are_handed() -> None:
 
         model.set_model_output_block_patch(patch)
 
-    _alike(_patched(change))
+    _alike(_patched(change), settling=2)
 
 
 def scenario_patches_that_draw_random_numbers() -> None:
