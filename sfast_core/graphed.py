@@ -140,6 +140,11 @@ class GraphedProgram:
         """Whether there is a graph."""
         return self._captured is not None and self._captured.alive and self._streams.ready()
 
+    @property
+    def uncapturable(self) -> bool:
+        """Whether no graph can hold what it does, on a device that has graphs."""
+        return self.graphs is not None and (self._capture_failed or self.program.capturable is not None)
+
     def readable(self) -> bool:
         """Whether the graph reads no memory of others."""
         return self._bound is not None and self._bound.readable() and self._streams.readable()
