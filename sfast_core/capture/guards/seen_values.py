@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import gc
 import operator
 import sys
@@ -32,7 +33,7 @@ from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
-from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, content_of, copy_of, item_of
+from .notes import COMPUTED, MISSING, Asked, Held, Marked, Place, SeenFunction, Table, content_of, copy_of, item_of
 from .origin import Origin
 from .readers import Reader
 from .seen_objects import PLAIN, SeenObjects
@@ -41,6 +42,7 @@ from .stack import MUTATORS
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
 _MOST = 200_000  # things in containers
+_OTHERS = 3  # who have a tensor's dictionary besides its places: the tensor, its mark, and who counts them
 
 
 class SeenValues(SeenObjects):
@@ -206,7 +208,14 @@ class SeenValues(SeenObjects):
             if name in table or not hasattr(type(value), name):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
                 if isinstance(value, torch.Tensor):
-                    self.marked[id(value)] = weakref.ref(value), table
+                    self._mark(value, table).names.add(name)
+
+    def _mark(self, tensor: torch.Tensor, table: dict[str, Any]) -> Marked:
+        known = self.marked.get(id(tensor))
+        if known is None or known.ref() is not tensor or known.table is not table:
+            ref = weakref.ref(tensor, functools.partial(_let_go, weakref.ref(self), id(tensor)))
+            known = self.marked[id(tensor)] = Marked(ref, table)
+        return known
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         value = self._class_attribute(cls, name, origin)
@@ -253,7 +262,7 @@ class SeenValues(SeenObjects):
     def _place(self, table: Any, name: Any, then: Any, origin: Origin | None) -> Any:
         """Note what is at a name, the first time. Returns what was there then."""
         place = self.places.get((id(table), name))
-        if place is None:
+        if place is None or place.table is not table:  # the one that was there has been let go
             place = self.places[id(table), name] = Place(table, name, itself(then), origin)
             self.readers.note((id(table), name))
         place.read = True
@@ -346,3 +355,19 @@ class SeenValues(SeenObjects):
         for index, item in enumerate(values):
             if self._kind(item) not in PLAIN:
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
+
+
+def _let_go(reads: weakref.ref[SeenValues], key: int, ref: weakref.ref[torch.Tensor]) -> None:
+    """A tensor that something was put on has gone: what that is goes with it, where the notes alone have it. A call makes many, a quantised input each.
+
+    Nothing is taken out: somebody may be going through what is read just now.
+    """
+    marked = None if (here := reads()) is None else here.marked.get(key)
+    if here is None or marked is None or marked.ref is not ref:
+        return
+    found = (here.places.get((id(marked.table), name)) for name in marked.names)
+    places = [place for place in found if place is not None and place.table is marked.table]
+    if sys.getrefcount(marked.table) <= len(places) + _OTHERS:
+        for place in places:
+            place.table, place.then = {}, MISSING
+        marked.table = {}
