@@ -51,8 +51,9 @@ def conv2d_act(
     """
     if act not in _ACTS:
         raise ValueError(f"conv2d_act: act is {act!r}, must be one of {', '.join(ACTS)}")
-    convolution = F.conv3d if x.dim() == 5 else F.conv2d
-    out = convolution(x, weight, bias, stride, padding, dilation, groups)
+    count = x.dim() - 2
+    where = padding if isinstance(padding, str) else each(padding, count)
+    out = (F.conv3d if count == 3 else F.conv2d)(x, weight, bias, each(stride, count), where, each(dilation, count), groups)
     if channel_add is not None:
         out = out + channel_add.reshape(*channel_add.shape, *[1] * (x.dim() - 2))
     if residual is not None:

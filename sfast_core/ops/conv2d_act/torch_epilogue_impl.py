@@ -63,6 +63,8 @@ def _convolve(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding:
     count = x.dim() - 2
     geometry = (each(stride, count), each(padding, count), each(dilation, count), False, (0,) * count, groups)
     cudnn = torch.backends.cudnn
+    if count == 3 and x.is_cuda and cudnn.enabled and cudnn.is_acceptable(x):  # some versions of PyTorch take another library's for videos of bfloat16
+        return torch.cudnn_convolution(x, weight, geometry[1], geometry[0], geometry[2], groups, False, True, cudnn.allow_tf32)
     return torch.ops.aten._convolution(x, weight, None, *geometry, False, True, cudnn.enabled, cudnn.allow_tf32)
 
 
