@@ -2,7 +2,7 @@
 
 Stable Video Diffusion has a block that looks along time alone behind each of its residual blocks: GroupNorm and SiLU of [B, C, T, H, W], and a
 convolution with a kernel of [3, 1, 1]. The frames come from images, with their channels innermost, and so are seen as an image [B, C, T, H * W]
-without a copy. So are all videos of a model that convolves over time and space at once (:mod:`.videos`); there a kernel of one frame is a
+without a copy. So are all videos of a model that convolves over their space (:mod:`.videos`); there a kernel of one frame is a
 convolution of the frames.
 """
 

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..capture.calls import function_name
 from ..ops.norm_pad_video import norm_pad_video
 from .channel_norms import ChannelNorm, channel_norm_of, vectors
-from .graph import calls, calls_of, drop_unused, insert, insert_as, metas, named, shape, sole_user, throughout, value
+from .graph import calls, drop_unused, insert, insert_as, metas, named, shape, sole_user, throughout, value
 from .patterns import HasImpl
 from .videos import frames_of, has_videos, is_video, repeated_frame
 
@@ -59,7 +59,8 @@ def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
 def _main(node: Node) -> Node | None:
     """The video that a padding, a repetition, or a join of frames that a convolution reads, has the most frames of."""
     if _is_pad(node) or (calls(node, F.interpolate) and is_video(node)):
-        return node.args[0]  # type: ignore[return-value]
+        joined = sole_user(node)
+        return None if calls(joined, torch.cat) and _first_once(joined) is not None else node.args[0]  # type: ignore[return-value]
     if not calls(node, torch.cat) or not is_video(node) or named(node).dim not in (2, -3):
         return None
     if (doubled := _first_once(node)) is not None:
@@ -210,5 +211,5 @@ def _fuse(norm: ChannelNorm, placed: _Placed, has_impl: HasImpl) -> bool:
 def _within(user: Node, placed: _Placed) -> bool:
     """Whether a reader of a video only leads to what is put in its place."""
     return bool(user.users) and all(reader is placed.last or _within(reader, placed) for reader in user.users) and (
-        frames_of(user) is not None or calls(user, F.interpolate, torch.reshape) or repeated_frame(user) is not None or _is_pad(user)
+        frames_of(user) is not None or calls(user, F.interpolate, torch.reshape, torch.cat) or repeated_frame(user) is not None or _is_pad(user)
     )

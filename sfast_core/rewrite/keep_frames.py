@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from ..ops.conv2d_act import conv2d_act
 from ..ops.norm_pad_video import norm_pad_video
 from .channels_last import channels_last
-from .graph import calls, insert_as, shape, value
+from .graph import calls, drop_unused, insert, insert_as, shape, value
 from .videos import frames_of
 
 KEPT = "kept"  #: in a node's meta: it is a result in memory of its own, in the strides of its meta tensor
@@ -28,14 +28,16 @@ def keep_frames(graph: Graph) -> int:
     for node in dict.fromkeys(results):
         if results.count(node) > 1 or len(shape(node)) != 5:
             continue
-        video = _whole(node)
-        if video is None or not calls(video, conv2d_act, norm_pad_video, channels_last):
+        video, start = _whole(node)
+        if video is node or not calls(video, conv2d_act, norm_pad_video, channels_last):
             continue
-        copy = insert_as(node.next, torch.empty_like(value(node), memory_format=torch.channels_last_3d), kept_copy, node)
+        part = insert(video.next, torch.narrow, video, 2, start, shape(node)[2])
+        copy = insert_as(part.next, torch.empty_like(value(node), memory_format=torch.channels_last_3d), kept_copy, part)
         copy.meta[KEPT] = True
         output.args = (tuple(copy if result is node else result for result in results),)
         results = output.args[0]
         kept += 1
+    drop_unused(graph)
     return kept
 
 
@@ -44,9 +46,14 @@ def kept_copy(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.channels_last_3d)
 
 
-def _whole(node: Node) -> Node | None:
-    """What a node is some of the frames of."""
-    found = None
-    while (taken := frames_of(node)) is not None or calls(node, torch.narrow):
-        found = node = taken[0] if taken is not None else node.args[0]  # type: ignore[assignment]
-    return found
+def _whole(node: Node) -> tuple[Node, int]:
+    """What a node is some of the frames of, and which of these is its first."""
+    start = 0
+    while True:
+        taken = frames_of(node)
+        if taken is not None:
+            node, start = taken[0], start + taken[1]
+        elif calls(node, torch.narrow) and node.args[1] == 2:
+            node, start = node.args[0], start + node.args[2]  # type: ignore[assignment, operator]
+        else:
+            return node, start

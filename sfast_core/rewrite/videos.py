@@ -1,6 +1,6 @@
 """Videos, [B, C, T, H, W], whose channels lie innermost: which graphs have them, how they are seen as images, and what takes some of their frames.
 
-Where a model convolves over time and space at once (the autoencoders of videos), all its videos lie so from the first convolution on.
+Where a model convolves over the space of videos (their autoencoders do), all its videos lie so from the first convolution on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ _ALL = slice(None)
 
 
 def has_videos(graph: Graph) -> bool:
-    """Whether videos are convolved over time and space at once."""
+    """Whether videos are convolved over space, with or without time; what cuts them into patches isn't meant."""
     return sum(map(_is_of_videos, calls_of(graph, F.conv3d))) >= _FEWEST
 
 
 def _is_of_videos(node: Node) -> bool:
-    weight: Any = named(node).weight
-    return value(node).dim() == 5 and isinstance(weight, Node) and shape(weight)[2] > 1 and max(shape(weight)[3:]) > 1
+    call = named(node)
+    if value(node).dim() != 5 or not isinstance(call.weight, Node):
+        return False
+    taps, stride = shape(call.weight)[2:], call.stride if isinstance(call.stride, (tuple, list)) else (call.stride,) * 3
+    return max(taps[1:]) > 1 and tuple(stride) != taps
 
 
 def is_video(node: Any) -> bool:
