@@ -18,7 +18,7 @@ from .capture.functional import cast_like
 from .capture.leaf import Leaf
 from .capture.nodes import is_live, take_apart
 from .choices import Choices
-from .config import CompileConfig
+from .config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
 from .cutting import callbacks_of, cut_up
 from .numerics import Numerics
 from .ops import all_ops
@@ -83,7 +83,7 @@ def lower(
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=_kept_as_they_lie(graph, layouts),
         kept_results=frozenset(index for index, node in enumerate(_results(graph)) if KEPT in node.meta),
-        capturable="there is no CUDA device" if backend is None else next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
+        capturable="there is no CUDA device" if backend is None else _why_not_worth_it(graph, config) or next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
         kept=trace.kept,
         arrivals=tuple(_arrival(node, device) for node in weights),
         body=body,
@@ -152,6 +152,15 @@ def _kept_as_they_lie(graph: Graph, layouts: tuple[Layout, ...]) -> tuple[Layout
 def _dense(val: torch.Tensor) -> tuple[int, ...]:
     """The strides of a result; those of a contiguous tensor where elements overlap."""
     return tuple(torch.empty_like(val).stride())
+
+
+def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
+    """Large pictures take milliseconds a kernel, so launching them costs nothing; a graph holds gigabytes."""
+    given = (node.meta["val"] for node in graph.nodes if node.op == "placeholder" and "source" not in node.meta and "constant" not in node.meta)
+    picture = next((val for val in given if val.dim() in (4, 5)), None)
+    if config.graph_pixels is None or picture is None or picture.numel() // picture.shape[1] <= config.graph_pixels:
+        return None
+    return TOO_LARGE_FOR_A_GRAPH
 
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
