@@ -13,7 +13,6 @@ from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
 from ..ops.norm_pad_video import norm_pad_video
-from .channels_last import channels_last
 from .graph import calls, drop_unused, insert, insert_as, shape, value
 from .videos import frames_of
 
@@ -29,7 +28,7 @@ def keep_frames(graph: Graph) -> int:
         if results.count(node) > 1 or len(shape(node)) != 5:
             continue
         video, start = _whole(node)
-        if video is node or not calls(video, conv2d_act, norm_pad_video, channels_last):
+        if video is node or not calls(video, conv2d_act, norm_pad_video):
             continue
         part = insert(video.next, torch.narrow, video, 2, start, shape(node)[2])
         copy = insert_as(part.next, torch.empty_like(value(node), memory_format=torch.channels_last_3d), kept_copy, part)
