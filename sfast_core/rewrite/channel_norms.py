@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from ..capture.calls import function_name
-from .graph import alike, calls, insert, shape, sole_user, value
+from .graph import alike, calls, insert, named, shape, sole_user, value
+from .rms_norms import default_eps
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class ChannelNorm:
 
 def channel_norm_of(node: Node) -> ChannelNorm | None:
     """The norm that begins with this node: ``F.normalize`` over the channels and a factor, or a quotient with the root of a mean square."""
-    found = _normalised(node) or _divided(node)
+    found = _normalised(node) or _divided(node) or _turned(node)
     return None if found is None else _activated(_modulated(found))
 
 
@@ -72,6 +73,21 @@ def _divided(node: Node) -> ChannelNorm | None:
     name, args = function_name(squares.target), squares.args
     is_square = (name in ("pow", "__pow__") and args[1:] == (2,)) or name == "square" or (calls(squares, torch.mul) and args[0] is args[1])
     return ChannelNorm(node, x, total.args[1]) if is_square and args[0] is x else None
+
+
+def _turned(node: Node) -> ChannelNorm | None:
+    """``F.rms_norm`` of a video whose channels were moved behind all else for it, and are moved back."""
+    if not calls(node, F.rms_norm) or not calls(node.args[0], torch.permute):
+        return None
+    call = named(node)
+    turned, back, rank = call.input, sole_user(node), value(node).dim()
+    behind, between = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+    if rank not in (4, 5) or not calls(back, torch.permute) or value(node).dtype not in _DTYPES or tuple(call.normalized_shape) != shape(node)[-1:]:
+        return None
+    if any(tuple(dim % rank for dim in named(each).dims) != dims for each, dims in ((turned, behind), (back, between))):
+        return None
+    eps = default_eps(value(node).dtype, node.meta["device"]) if call.eps is None else call.eps
+    return ChannelNorm(back, turned.args[0], eps, call.weight)  # type: ignore[arg-type]
 
 
 def _modulated(norm: ChannelNorm) -> ChannelNorm:

@@ -185,23 +185,21 @@ def _fuse(norm: ChannelNorm, placed: _Placed, has_impl: HasImpl) -> bool:
         placed = placed if norm.x is own else _Placed(own)
         apart = []
     last = placed.last
-    late = [user for user in apart if user < last]
-    if any(reader < last for user in late for reader in user.users) or (norm.x is own and last is own):
+    at = min([user for user in apart if user < last], default=last)
+    if (norm.x is own and last is own) or any(not lead < at for lead in placed.leads):
         return False
     image = value(norm.x).dim() == 4
-    x = insert(last, torch.reshape, norm.x, (*shape(norm.x)[:2], 1, *shape(norm.x)[2:])) if image else norm.x
+    x = insert(at, torch.reshape, norm.x, (*shape(norm.x)[:2], 1, *shape(norm.x)[2:])) if image else norm.x
     leads = placed.leads
-    lead = None if not leads else leads[0] if len(leads) == 1 else insert(last, torch.cat, list(leads), 2)
-    arguments = (x, norm.eps, *vectors(norm, last), norm.act, placed.times, placed.pad, placed.edge, lead)
+    lead = None if not leads else leads[0] if len(leads) == 1 else insert(at, torch.cat, list(leads), 2)
+    arguments = (x, norm.eps, *vectors(norm, at), norm.act, placed.times, placed.pad, placed.edge, lead)
     if not has_impl(norm_pad_video, *metas(arguments)):
         return False
     val = torch.empty_like(value(last).unsqueeze(2) if image else value(last), memory_format=torch.channels_last_3d)
-    new = insert_as(last, val, norm_pad_video, *arguments)
-    if late or apart:
+    new = insert_as(at, val, norm_pad_video, *arguments)
+    if apart:
         start, frames = placed.offset or 0, shape(own)[2]
-        part = insert(last, torch.narrow, new, 2, start, frames)
-        for user in reversed(late):
-            part.append(user)
+        part = insert(at, torch.narrow, new, 2, start, frames)
         own.replace_all_uses_with(part, delete_user_cb=lambda user: user in apart)
     result = insert_as(last, value(last), torch.reshape, new, shape(last)) if image else new
     last.replace_all_uses_with(result)

@@ -126,9 +126,10 @@ def _zeros_around(node: Node) -> bool:
         return False
     x: Any = pad.args[0]
     if front:
-        zero = insert(pad, torch.zeros, (1, 1, 1, 1, 1), dtype=value(x).dtype, device=x.meta["device"])
-        zero.meta["val"] = value(zero).to("meta")
-        lead = insert(pad, torch.Tensor.expand, zero, (*shape(x)[:2], front, *shape(x)[3:]))
+        first = next(each for each in node.graph.nodes if each.op != "placeholder")
+        zero = insert(first, torch.zeros, (1, 1, 1, 1, 1), dtype=value(x).dtype, device=x.meta["device"])
+        zero.meta.update(val=value(zero).to("meta"), device=x.meta["device"])
+        lead = insert(first, torch.Tensor.expand, zero, (*shape(x)[:2], front, *shape(x)[3:]))
         x = insert(pad, torch.cat, [lead, x], 2)
     node.args = (x, *node.args[1:4], (0, own[1] + top, own[2] + left), *node.args[5:])
     return True

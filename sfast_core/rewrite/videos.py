@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
-from .graph import calls_of, insert, insert_as, named, shape, value
+from ..capture.functional import element
+from .graph import calls, calls_of, insert, insert_as, named, shape, value
 
 _FEWEST = 2  #: such convolutions: a model of one alone takes a video apart, and goes on with tokens
 _ALL = slice(None)
@@ -61,9 +62,13 @@ def _seen(x: Node, before: Node, size: tuple[int, ...]) -> Node:
 
 def frames_of(node: Any) -> tuple[Node, int, int] | None:
     """The video that a node takes some of the frames of, the first of them, and which comes behind the last."""
-    if not isinstance(node, Node) or node.kwargs or len(node.args) != 2 or not is_video(node.args[0]) or not is_video(node):
+    if not isinstance(node, Node) or node.kwargs or len(node.args) != 2 or not is_video(node):
         return None
+    if calls(node, element):
+        return _part_of(node)
     video, index = node.args
+    if not is_video(video):
+        return None
     if function_name(node.target) not in ("__getitem__", "getitem") or not isinstance(index, tuple) or len(index) < 3:
         return None
     if any(item != _ALL for item in (*index[:2], *index[3:])) or not isinstance(index[2], slice) or index[2].step not in (None, 1):
@@ -72,6 +77,19 @@ def frames_of(node: Any) -> tuple[Node, int, int] | None:
         return None
     start, stop, _ = index[2].indices(shape(video)[2])  # type: ignore[arg-type]
     return video, start, stop  # type: ignore[return-value]
+
+
+def _part_of(node: Node) -> tuple[Node, int, int] | None:
+    """The same of one of the parts that a video is split into."""
+    split, index = node.args
+    if not isinstance(split, Node) or function_name(split.target) not in ("split", "split_with_sizes"):
+        return None
+    given = dict(zip(("video", "sizes", "dim"), split.args, strict=False)) | split.kwargs
+    sizes = given.pop("sizes", None) or given.pop("split_size_or_sections", None) or given.pop("split_size", None)
+    if not isinstance(sizes, (tuple, list)) or any(type(size) is not int for size in sizes) or given.get("dim") not in (2, -3) or not is_video(given.get("video")):
+        return None
+    start = sum(sizes[:index])  # type: ignore[misc]
+    return given["video"], start, start + sizes[index]  # type: ignore[index]
 
 
 def repeated_frame(node: Any) -> tuple[Node, int, int] | None:
