@@ -96,7 +96,7 @@ class GraphedProgram:
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         results = self._streams.compute(inputs, weights, None)
         self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
-        return self._outputs.build(self.program.deliver(results))
+        return self._outputs.build(self.program.hand_over(results))
 
     def run(
         self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
@@ -130,7 +130,7 @@ class GraphedProgram:
             results = self.replay(inputs) if replayed is None else replayed
             calls["replayed"] += 1
         else:
-            results = self.program.deliver(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
         self._outputs.repeat(results, inputs)
         return self._outputs.build(results)

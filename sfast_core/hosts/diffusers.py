@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from ..compiled import CompiledModule, compile, is_compiled
 from ..config import CompileConfig
 from ..report import ModuleReport, Report, versions
+from .vae import HALVES
 
 #: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
 _MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
@@ -107,12 +109,17 @@ class CompiledPipeline:
             self.__dict__["_config"] = config
         self.__dict__["_installed"] = True
         self._follow()
-        for handle in self._compiled.values():
-            compile(handle, self._config)
+        for name, handle in self._compiled.items():
+            compile(handle, self._config_of(name))
 
     def _compile(self, name: str, module: torch.nn.Module) -> None:
         with _beneath_offloading(module):
-            self._compiled[name] = compile(module, self._config, name)
+            self._compiled[name] = compile(module, self._config_of(name), name)
+
+    def _config_of(self, name: str) -> CompileConfig:
+        """This one, but for an autoencoder's halves: graphs of large pictures save no time there, and hold gigabytes."""
+        most = HALVES.get(name.rpartition(".")[2]) if "." in name else None
+        return self._config if most is None or self._config.graph_pixels is not None else replace(self._config, graph_pixels=most)
 
     def _give_back(self, name: str) -> None:
         handle = self._compiled.pop(name)

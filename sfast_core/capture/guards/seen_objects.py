@@ -91,6 +91,10 @@ class SeenObjects:
                 self._kinds[cls] = kind
         return kind
 
+    def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """Note what code may put into what it comes by where it goes through the modules below one."""
+        raise NotImplementedError
+
     def _object(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
         seen = self.seen.get(id(value))
         if seen is None or seen.get() is not value:
@@ -103,6 +107,7 @@ class SeenObjects:
             name = below.name
             if name in WALKS and kind is Kind.MODULE:
                 self._walk(value, origin)
+                self._what_is_come_by(value, origin)
             elif below.read or seen.table is None:
                 then = found[name] if name in found else self._attribute(seen, name)
                 if then is COMPUTED or then is MISSING:
