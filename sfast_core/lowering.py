@@ -88,6 +88,7 @@ def lower(
         choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
     selections = [select_impls(each, ops, target, disabled, choose) for each in graphs]
     _note(report, rewritten, selections, refused)
+    report.lossy = list(dict.fromkeys(report.lossy))
     if granted is not None and FP16_SUMS in granted.parts and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
     weights, constants = ([node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant"))

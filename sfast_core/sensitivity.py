@@ -96,7 +96,7 @@ class Sensitivity:
             choices: what is kept on disk.
             target: the device; without CUDA all is computed by what ops mean.
             has_impl: whether a kernel computes a call of an op.
-            say: gets what was decided for a graph that has linear layers, a clause.
+            say: gets what was decided, a clause.
         """
 
         def choose(graph: Graph, candidates: Sequence[Node]) -> dict[Node, bool]:
@@ -104,8 +104,7 @@ class Sensitivity:
             wanted = [layer for layer in named_so if allowed.layer(layer.name)]
             layers = _worth_it(wanted, target, store, device, has_impl)
             if not layers:
-                if candidates:
-                    say(f"no product in 8 bits: none of {len(candidates)} linear layers is fit for it")
+                say("no product in 8 bits: no linear layer is fit for it")
                 return {}
             budget = allowed.distance(value(layers[0].node).dtype)
             with store.pinned(device):

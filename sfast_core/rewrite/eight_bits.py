@@ -41,6 +41,7 @@ def eight_bits(graph: Graph, in_eight_bits: InEightBits) -> int:
     """Each linear layer that is to be. Returns how many there were."""
     chosen = in_eight_bits(graph, [node for node in calls_of(graph, F.linear) if _is_one(node)])
     quantised: dict[tuple[Node, int], tuple[Node, Node]] = {}
+    made: dict[tuple[Node, bool], list[Node]] = {}
     for node in [node for node in calls_of(graph, F.linear) if node in chosen]:
         call, rotated = named(node), chosen[node]
         rotate = group_of(shape(call.weight)[1]) if rotated else 0
@@ -48,7 +49,9 @@ def eight_bits(graph: Graph, in_eight_bits: InEightBits) -> int:
             both = insert(node, quantise, call.input, torch.int8, None, rotate)
             quantised[call.input, rotate] = insert_item(node, both, 0), insert_item(node, both, 1)
         x, input_scale = quantised[call.input, rotate]
-        weight, scale = (_made(call.weight, name) for name in ((ROTATED, ROTATED_SCALES) if rotated else (NUMBERS, SCALES)))
+        if (call.weight, rotated) not in made:
+            made[call.weight, rotated] = [_made(call.weight, name) for name in ((ROTATED, ROTATED_SCALES) if rotated else (NUMBERS, SCALES))]
+        weight, scale = made[call.weight, rotated]
         product = insert_as(node, value(node).contiguous(), scaled_linear, x, weight, scale, call.bias, input_scale, value(node).dtype, 0)
         replace(node, product)
     return len(chosen)
@@ -59,7 +62,7 @@ def pack_eight_bits(graph: Graph, in_eight_bits: InEightBits, may_pack: MayLay) 
     groups: dict[object, list[Node]] = {}
     for node in calls_of(graph, scaled_linear):
         call = named(node)
-        sources = [arg.meta["source"] for arg in (call.weight, call.weight_scale) if is_weight(arg)]
+        sources = [arg.meta["source"] for arg in (call.weight, call.weight_scale) if is_weight(arg) and len(arg.users) == 1]
         if len(sources) == 2 and all(source.layout in EIGHT_BITS and len(source.refs) == 1 for source in sources) and _bias_is_free(call.bias):
             groups.setdefault((call.x, call.input_scale, call.bias is None, sources[0].layout, call.out_dtype), []).append(node)
     joined = 0
@@ -73,7 +76,7 @@ def pack_eight_bits(graph: Graph, in_eight_bits: InEightBits, may_pack: MayLay) 
 
 def _is_one(node: Node) -> bool:
     call = named(node)
-    if not is_free_weight(call.weight) or len(call.weight.users) != 1 or value(call.weight).dim() != 2 or value(call.weight).dtype not in _FLOATS:
+    if not is_free_weight(call.weight) or value(call.weight).dim() != 2 or value(call.weight).dtype not in _FLOATS:
         return False
     return value(call.input).dtype == value(call.weight).dtype == value(node).dtype and call.weight.meta["source"].refs[0].part is None
 
