@@ -101,7 +101,7 @@ ALLOWED: dict[str, set[str]] = {
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report", "version"},
     "hosts": {
-        "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "libraries", "ops", "reasons", "report", "reporter", "runtime", "state", "weights",
+        "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "libraries", "ops", "qualities", "reasons", "report", "reporter", "runtime", "state", "weights",
     },
 }
 
