@@ -13,6 +13,7 @@ from .config import CompileConfig
 from .graphed import GraphedProgram
 from .on_device import OnDevice
 from .qualities import allowed
+from .reasons import OVER_BUDGET
 from .reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.program import Program
@@ -67,4 +68,4 @@ def fuse(
         variant.graphed = None
         sensitivity.over_budget(granted, str(error))
         store.copies.drop()
-        raise OverBudget(f"{error}, as the quality {granted.quality} has it") from error
+        raise OverBudget(OVER_BUDGET(why=error, quality=granted.quality)) from error

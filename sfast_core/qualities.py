@@ -38,6 +38,11 @@ class Allowed:
     layers: tuple[str, ...]
     budget: float | None
 
+    @property
+    def by_name(self) -> bool:
+        """Whether the user says which layers take part: then it isn't asked whether they gain by it."""
+        return any(not pattern.startswith(_EXCEPT) for pattern in self.layers)
+
     def layer(self, name: str) -> bool:
         """Whether the layer of this name may take part: one of the patterns fits, or there are none, and none fits that begins with an exclamation mark."""
         wanted = [pattern for pattern in self.layers if not pattern.startswith(_EXCEPT)]

@@ -102,7 +102,8 @@ class Sensitivity:
         def choose(graph: Graph, candidates: Sequence[Node]) -> dict[Node, bool]:
             named_so = [_Layer(node, _name(node), value(node).numel() * shape(node.args[1])[1]) for node in candidates]  # type: ignore[arg-type]
             wanted = [layer for layer in named_so if allowed.layer(layer.name)]
-            layers = _worth_it(wanted, target, store, device, has_impl)
+            layers = _possible(wanted, target, store, device, has_impl)
+            layers = layers if allowed.by_name or not target.is_cuda else _worth_it(layers)
             if not layers:
                 say("no product in 8 bits: no linear layer is fit for it")
                 return {}
@@ -164,32 +165,33 @@ def _name(node: Node) -> str:
     return str(named(node).weight.meta["source"].refs[0]).removesuffix(".weight")
 
 
-def _worth_it(layers: list[_Layer], target: Target, store: Store, device: torch.device, has_impl: HasImpl) -> list[_Layer]:
-    """Those whose products kernels compute in 8 bits, in less time than in 16."""
-    fitting = []
-    for layer in layers:
-        call = named(layer.node)
-        x, weight = value(call.input), value(call.weight)
-        if not store.may_pack(Weight(call.weight.meta["source"].refs, NUMBERS), device):
-            continue
-        if target.is_cuda:
-            rows = math.prod(x.shape[:-1])
-            if rows < _FEW_ROWS or (from_input(call.input) and rows < 4 * _FEW_ROWS) or not _computed(call, x, weight, has_impl):
-                continue
-        fitting.append(layer)
-    if not target.is_cuda:
-        return fitting
+def _possible(layers: list[_Layer], target: Target, store: Store, device: torch.device, has_impl: HasImpl) -> list[_Layer]:
+    """Those whose weights are there, and whose products a kernel computes in 8 bits; without CUDA that is what they mean."""
+    there = [layer for layer in layers if store.may_pack(Weight(named(layer.node).weight.meta["source"].refs, NUMBERS), device)]
+    return [layer for layer in there if _computed(layer, has_impl)] if target.is_cuda else there
+
+
+def _worth_it(layers: list[_Layer]) -> list[_Layer]:
+    """Those whose products take less time so."""
     together: dict[Node, int] = defaultdict(int)
-    for layer in fitting:
+    for layer in layers:
         together[named(layer.node).input] += layer.work
-    return [layer for layer in fitting if together[named(layer.node).input] >= _LEAST_WORK]
+    found = []
+    for layer in layers:
+        x = named(layer.node).input
+        rows = math.prod(shape(x)[:-1])
+        if rows >= (4 * _FEW_ROWS if from_input(x) else _FEW_ROWS) and together[x] >= _LEAST_WORK:
+            found.append(layer)
+    return found
 
 
-def _computed(call: object, x: torch.Tensor, weight: torch.Tensor, has_impl: HasImpl) -> bool:
+def _computed(layer: _Layer, has_impl: HasImpl) -> bool:
+    call = named(layer.node)
+    x, weight = value(call.input), value(call.weight)
     numbers, scales = (weight.new_empty(size, dtype=dtype) for size, dtype in ((weight.shape, torch.int8), ((weight.shape[0], 1), torch.float32)))
     q, s = x.new_empty(x.shape, dtype=torch.int8), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
-    bias = getattr(call, "bias", None)
-    return has_impl(quantise, x, torch.int8, None, 0) and has_impl(scaled_linear, q, numbers, scales, bias and value(bias), s, x.dtype, 0)
+    bias = None if call.bias is None else value(call.bias)
+    return has_impl(quantise, x, torch.int8, None, 0) and has_impl(scaled_linear, q, numbers, scales, bias, s, x.dtype, 0)
 
 
 def _key(layers: list[_Layer], budget: float, allowed: Allowed, store: Store, device: torch.device) -> str:

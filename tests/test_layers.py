@@ -90,7 +90,7 @@ ALLOWED: dict[str, set[str]] = {
     "segmented": {"capture", "config", "graphed", "proof", "reasons", "runtime", "weights"},
     "variants": {"capture", "graphed", "report", "runtime"},
     "on_device": {"capture", "reasons", "report", "runtime", "variants"},
-    "fusing": {"capture", "config", "graphed", "on_device", "qualities", "reporter", "runtime", "segmented", "sensitivity", "variants"},
+    "fusing": {"capture", "config", "graphed", "on_device", "qualities", "reasons", "reporter", "runtime", "segmented", "sensitivity", "variants"},
     "engine": {"capture", "config", "forks", "fusing", "lowering", "on_device", "reasons", "report", "reporter", "runtime", "segmented", "sensitivity", "variants", "weights"},
     "ahead": {"ops", "runtime", "target"},
     "doctor": {"choices", "native", "ops", "target"},

@@ -46,7 +46,7 @@ def eight_bits(graph: Graph, in_eight_bits: InEightBits) -> int:
         call, rotated = named(node), chosen[node]
         rotate = group_of(shape(call.weight)[1]) if rotated else 0
         if (call.input, rotate) not in quantised:
-            both = insert(node, quantise, call.input, torch.int8, None, rotate)
+            both = insert_as(node, _quantised(value(call.input)), quantise, call.input, torch.int8, None, rotate)
             quantised[call.input, rotate] = insert_item(node, both, 0), insert_item(node, both, 1)
         x, input_scale = quantised[call.input, rotate]
         if (call.weight, rotated) not in made:
@@ -79,6 +79,11 @@ def _is_one(node: Node) -> bool:
     if not is_free_weight(call.weight) or value(call.weight).dim() != 2 or value(call.weight).dtype not in _FLOATS:
         return False
     return value(call.input).dtype == value(call.weight).dtype == value(node).dtype and call.weight.meta["source"].refs[0].part is None
+
+
+def _quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What :func:`quantise` gives, without values: its meaning's own meta kernels would import ``torch._dynamo``."""
+    return x.new_empty(x.shape, dtype=torch.int8), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
 
 
 def _made(weight: Node, layout: str) -> Node:
