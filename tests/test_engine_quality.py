@@ -15,8 +15,10 @@ from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.sensitivity import _Probe
+from sfast_core.weights import WeightsElsewhere
 from tests.fakes import FakeBackend
 from tests.models import Forward, TransformerBlock, UNet
+from tests.streaming import PretendOffload
 
 X, CONTEXT = torch.randn(2, 9, 16), torch.randn(2, 5, 12)
 BY_HALVES = "captured", "fused"
@@ -194,6 +196,41 @@ def test_a_size_at_which_the_choice_is_too_coarse_is_measured_by_itself(choices:
     assert all(distance(result, expected) < 1e-3 for result in results)
     assert "each costs more" in lossy(handle, -1) and handle.engine.report.calls["eager"] == 1
     assert distance(handle(X[:, 0]), net.b(X[:, 0])) < 2e-2
+
+
+@pytest.mark.parametrize("name", ["attn1.to_q", "norm1"])
+def test_a_model_of_which_a_part_goes_to_main_memory(graphs: DeviceGraphs, name: str) -> None:
+    """What is made of a weight that has to be brought isn't there: traced anew, without that layer in 8 bits. Without a trace where it isn't quantised."""
+    net = block()
+    handle, offload = compiled(net, quality="fast", quality_layers=("*",)), PretendOffload()
+    handle.engine.store._offload = offload  # type: ignore[attr-defined]
+    expected = net.__class__.forward(net, X, CONTEXT)
+    for names, traced in (((), 1), ((name,), 2 if name == "attn1.to_q" else 1), ((), 2 if name == "attn1.to_q" else 1)):
+        offload.names = names
+        moved = net.get_submodule(name)
+        moved.weight = nn.Parameter(moved.weight.clone(), requires_grad=False)
+        assert all(distance(handle(X, CONTEXT), expected) < 3e-2 for _ in range(4))
+        assert handle.engine.report.calls["traced"] == traced and not handle.engine.report.calls["eager"]
+
+
+def test_a_model_that_is_partly_away_at_first(choices: Choices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has to be brought takes no part. Where weights are on another device, nothing can be measured."""
+    handle = compiled(block(), quality="fast")
+    handle.engine.store._offload = PretendOffload("attn1.")  # type: ignore[attr-defined]
+    handle(X, CONTEXT)
+    assert lossy(handle).startswith("6 of 10 linear layers in 8 bits")
+    elsewhere, asked = compiled(block(), quality="fast", quality_budget=0.5), []
+    tensors = elsewhere.engine.store.tensors
+
+    def first_elsewhere(*wanted: Any) -> Any:
+        asked.append(wanted)
+        if len(asked) == 1:
+            raise WeightsElsewhere("a weight is on another device")
+        return tensors(*wanted)
+
+    monkeypatch.setattr(elsewhere.engine.store, "tensors", first_elsewhere)
+    elsewhere(X, CONTEXT)
+    assert lossy(elsewhere) == "no product in 8 bits: a part of the model is elsewhere" and elsewhere.engine.report.calls == {"traced": 1}
 
 
 def test_a_unet_with_all_that_reads_one_input_joined(choices: Choices) -> None:
