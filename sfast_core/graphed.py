@@ -16,7 +16,7 @@ from .report import SignatureReport
 from .reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
-from .runtime.graphs import Captured, DeviceGraphs, Kept
+from .runtime.graphs import Captured, DeviceGraphs, Kept, in_use
 from .runtime.program import Program
 from .streams import Streams
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
@@ -263,7 +263,8 @@ class GraphedProgram:
             given = self._streams.keep(weights, config.stream_budget_bytes)
             run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
-            self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured, known=known)
+            with in_use(self._streams.memory):  # or the budget, or what runs out of memory, would take it for this very graph
+                self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured, known=known)
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
             self.release()
             self._out_of_memory.failed("capture", str(error))

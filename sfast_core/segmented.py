@@ -15,6 +15,7 @@ from .graphed import GraphedProgram
 from .proof import distance_to_eager
 from .reasons import FINISHED, reason_of
 from .runtime.captured_segments import CapturedSegments, Evicted
+from .runtime.graphs import in_use
 from .runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
 from .weights import Arriving, WeightsChanged, WeightsElsewhere
 
@@ -133,7 +134,8 @@ class SegmentedProgram(GraphedProgram):
             calls["replayed"] += 1
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
-            results = deliver(self._segments.run(inputs, around, ahead))
+            with in_use(self._streams.memory):  # live code may want memory, and the host asks ours for it
+                results = deliver(self._segments.run(inputs, around, ahead))
             calls["replayed"] += 1
         else:
             weights = self._weights()
@@ -179,7 +181,8 @@ class SegmentedProgram(GraphedProgram):
 
         self._capturing = True
         try:
-            _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
+            with in_use(self._streams.memory):
+                _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
         except BaseException as error:
             if self._captured is not None:
                 self.release()
