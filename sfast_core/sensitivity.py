@@ -8,7 +8,6 @@ as squares, so that those are left out that cost most for what they save. The ch
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections import defaultdict
@@ -40,6 +39,7 @@ _ROTATED_BELOW = 0.8  #: of its error, a layer's that is rotated has to be: rota
 _MARGIN = 0.9  #: of the budget, what is chosen by estimates may take
 _TRIES = 5
 _VERSION = 1
+_OUT, _PLAIN, _ROTATED = "-pr"
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Sensitivity:
                 probe = _Probe(graph, layers, inputs, store, device)
                 rotated, distance = probe.choose(budget)
                 decision = _Decision(rotated, measured=True)
-                choices.add([Choice(key, "eight_bits", 1, json.dumps(rotated, sort_keys=True), distance if math.isfinite(distance) else 0.0)])
+                choices.add([Choice(key, "eight_bits", 1, _written(rotated, layers), distance if math.isfinite(distance) else 0.0)])
         except (WeightsElsewhere, ReferenceError):
             return "a part of the model is elsewhere"
         except torch.cuda.OutOfMemoryError:
@@ -203,15 +203,16 @@ def _key(layers: list[_Layer], budget: float, allowed: Allowed, store: Store, de
     return "eight_bits " + hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
+def _written(rotated: dict[str, bool], layers: list[_Layer]) -> str:
+    """A choice for disk, a letter for each layer: there may be a thousand of them."""
+    return "".join(_OUT if layer.name not in rotated else _ROTATED if rotated[layer.name] else _PLAIN for layer in layers)
+
+
 def _read(kept: str, layers: list[_Layer]) -> _Decision | None:
     """A choice from disk; None where it is none."""
-    try:
-        found = json.loads(kept)
-    except ValueError:
+    if len(kept) != len(layers) or set(kept) - {_OUT, _PLAIN, _ROTATED}:
         return None
-    names = {layer.name for layer in layers}
-    good = isinstance(found, dict) and all(name in names and isinstance(rotated, bool) for name, rotated in found.items())
-    return _Decision(found) if good else None
+    return _Decision({layer.name: letter == _ROTATED for layer, letter in zip(layers, kept, strict=True) if letter != _OUT})
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------------
