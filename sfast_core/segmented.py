@@ -58,6 +58,7 @@ class SegmentedProgram(GraphedProgram):
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
+        self._reporter.report.copied_bytes = self._store.copies.bytes
         kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
         comparison = _Comparison(kept, stretch)
         try:
@@ -101,7 +102,8 @@ class SegmentedProgram(GraphedProgram):
         around.settle = lambda: self._store.lay_again(self._device)
         self._report.calls += 1
         capture = False
-        ahead = replayed is not None and self._bound is not None and self._bound.current() and self._streams.same()
+        made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
+        ahead = replayed is not None and not made and self._bound is not None and self._bound.current() and self._streams.same()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
             capture = self._wants_graph(config) and not self._capturing and self._streams.why_not_captured(self._weights()) is None
             if not capture:
@@ -155,6 +157,10 @@ class SegmentedProgram(GraphedProgram):
         """Release the graphs. A later call captures again."""
         super().release()
         self._segments = None
+
+    def _made_as_now(self) -> bool:
+        """It is made in front of the segments."""
+        return True
 
     def _still_good_segments(self, segments: CapturedSegments) -> bool:
         return self._bound is not None and self._still_good(segments)
