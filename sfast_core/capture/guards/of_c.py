@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -18,8 +17,7 @@ def is_of_c(member: Any, name: str) -> bool:
     return isinstance(member, GetSetDescriptorType) and not name.startswith("__") and is_given(member.__objclass__.__module__)
 
 
-@functools.lru_cache(maxsize=1024)
-def member_of(cls: Any, name: str) -> Any:
+def member_of(cls: type, name: str) -> Any:
     """What a class of Python's, PyTorch's or NumPy's has by this name, if it is such an attribute; else None."""
     member = next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), None)
     of_c = is_of_c(member, name) or (isinstance(member, MemberDescriptorType) and is_given(member.__objclass__.__module__))
