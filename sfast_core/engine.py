@@ -154,7 +154,7 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.tally.useless):
+                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.sampling, left.tally.useless):
                             on.thrashing.clear()
                 if variant is None:
                     if (reason := on.against_others(signature.key, module, around, self.taken_in) or on.waiting(signature)) is None:
