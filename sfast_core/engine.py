@@ -24,10 +24,8 @@ from .capture import (
     Signature,
     Surroundings,
     ThreadState,
-    Trace,
     Tracer,
     Untraceable,
-    autocast_off,
     device_of,
     recording,
     what_watches,
@@ -35,7 +33,7 @@ from .capture import (
 from .capture.trace import LeafScope
 from .config import CompileConfig
 from .forks import renew_in_children
-from .graphed import GraphedProgram
+from .fusing import OverBudget, fuse
 from .lowering import lower
 from .on_device import OnDevice
 from .reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
@@ -45,7 +43,8 @@ from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import WeightStore
-from .segmented import SegmentedProgram, Unfinished
+from .segmented import Unfinished
+from .sensitivity import Sensitivity
 from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere
 
@@ -80,6 +79,7 @@ class Engine:
         self.store: Store = store or WeightStore()
         self._devices: dict[torch.device, OnDevice] = {}
         self._last: OnDevice | None = None  # where the last call ran
+        self._sensitivity = Sensitivity()
         renew_in_children(self)
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -170,7 +170,7 @@ class Engine:
                     except self.interruptions:
                         raise
                     except torch.cuda.OutOfMemoryError as error:
-                        self.reporter.ran_out_of_memory(error, on.make_room())
+                        self.reporter.ran_out_of_memory(error, self._make_room(on))
                         reason = OUT_OF_MEMORY()
                     except WeightsElsewhere as error:
                         variant.release()
@@ -203,7 +203,7 @@ class Engine:
             self.reporter.say(str(error))
             on.put_off(key, variant, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
-            self.reporter.ran_out_of_memory(error.__cause__, on.make_room())
+            self.reporter.ran_out_of_memory(error.__cause__, self._make_room(on))
             return OUT_OF_MEMORY()
         elif error.ours:
             self._give_up(variant, FAILED(error=error))
@@ -263,6 +263,7 @@ class Engine:
         for on in self.devices:
             with on.lock:
                 on.variants.release()
+                self._drop_copies()
 
     def forget_evicted(self) -> None:
         """Let go of graphs that others evicted, so that the report counts what is there. Waits for no call that is running."""
@@ -328,7 +329,9 @@ class Engine:
         try:
             if variant.guard is not None and variant.guard.hooked:
                 raise CaptureError(variant.guard.hooked)
-            fused = self._fuse(on, variant, trace, signature, result, around)
+            variant.others, variant.sampling, variant.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
+            known = self.store, self.config, self._sensitivity, self.reporter
+            fused = fuse(lower, on, variant, trace, signature, result, around, *known)
             on.backoff.succeeded(signature.key)
             variant.tally = traced_now()
             keep()
@@ -336,10 +339,10 @@ class Engine:
         except self.interruptions:
             self._restore_unless_used()
             raise
-        except (WeightsElsewhere, WeightsChanged) as error:
+        except (WeightsElsewhere, WeightsChanged, OverBudget) as error:
             self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
-            self.reporter.ran_out_of_memory(error, on.make_room())
+            self.reporter.ran_out_of_memory(error, self._make_room(on))
             self.reporter.ran_eager(on.try_later(signature.key, OUT_OF_MEMORY()))
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
@@ -353,19 +356,6 @@ class Engine:
             self._restore_unless_used()
             raise
         return result
-
-    def _fuse(self, on: OnDevice, variant: Variant, trace: Trace, signature: Signature, result: Any, around: Surroundings) -> Any:
-        """Make the variant's program and prove it. Returns what it computes in the place of the recorded ``result``."""
-        device, backend = on.device, on.graphs.backend if on.graphs else None
-        progress = partial(self.reporter.announce, "tracing")
-        with autocast_off():  # constants are folded and kernels timed as they will run
-            program = lower(trace, device, self.store, self.config, backend, variant.report, progress)
-        kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
-        variant.graphed = kind(program, trace.outputs, self.store, device, on.graphs, variant.report, self.reporter)
-        variant.others, variant.sampling, variant.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
-        variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
-        with self.store.pinned(device):
-            return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)
 
     # -- changes and failures --------------------------------------------------------------------------------------------
 
@@ -394,6 +384,16 @@ class Engine:
         if not any(on.variants.programs() for on in self.devices):
             self._lay_out_plainly()
 
+    def _make_room(self, on: OnDevice) -> int:
+        """Give back what a device's graphs hold, and what lies beside weights. Returns the graphs' bytes."""
+        self._drop_copies()
+        return on.make_room()
+
+    def _drop_copies(self) -> None:
+        """Give back what lies beside weights. A later call makes it anew."""
+        self.store.copies.drop()
+        self.report.copied_bytes = 0
+
     def _lay_out_plainly(self) -> None:
         self.store.restore()
-        self.report.adopted_bytes = 0
+        self.report.adopted_bytes = self.report.copied_bytes = 0

@@ -45,6 +45,7 @@ class SignatureReport:
     captures: int = 0
     calls: int = 0
     segments: int = 0  #: stretches between live code; 0 where there is none
+    lossy: list[str] = field(default_factory=list)  #: what is done, or not, of what the user allows besides the exact result; a clause each
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
     recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
     live_s: float = 0.0  #: what that took of the host's thread
@@ -63,6 +64,12 @@ class SignatureReport:
                 found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
         return found
 
+    def lossy_lines(self) -> list[str]:
+        """What was done of what the user allows, and how far the first result was from the model's; nothing where all has to be exact."""
+        if not self.lossy:
+            return []
+        measured = "" if self.distance is None else f"; {self.distance:.1e} from the model's own result in the first call"
+        return [f"    quality: {'; '.join(self.lossy)}{measured}"]
 
     def stream_lines(self) -> list[str]:
         """What is brought to the device at each call; nothing where all weights are there."""
@@ -109,6 +116,7 @@ class ModuleReport:
     answered: Counter[str] = field(default_factory=Counter)
     signatures: list[SignatureReport] = field(default_factory=list)
     adopted_bytes: int = 0
+    copied_bytes: int = 0  #: of what was made of weights and lies beside them
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: str | None = None
     host: str = PYTHON
@@ -140,7 +148,10 @@ class ModuleReport:
             if isinstance(reason, Reason):  # else one from the file of a version that knows others
                 lines.append(f"    what you can do: {reason.advice(self.host)}")
         lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
-        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}")
+        copied = f", weights in 8 bits beside them {_megabytes(self.copied_bytes)}" if self.copied_bytes else ""
+        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}{copied}")
+        if (quality := self.settings.get("quality", "exact")) != "exact":
+            lines.append(f"  quality: {quality}, as it is set; what was done is said for each size")
         for signature in self.signatures:
             lines += _signature_lines(signature)
         return "\n".join(lines)
@@ -194,7 +205,7 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
         "    impls: "
         + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
     )
-    lines += [*signature.live_lines(), *signature.stream_lines()]
+    lines += [*signature.lossy_lines(), *signature.live_lines(), *signature.stream_lines()]
     if idle := [name for name, count in signature.passes.items() if not count]:
         lines.append("    found nothing to do: " + ", ".join(idle))
     lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]

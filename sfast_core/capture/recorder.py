@@ -35,7 +35,7 @@ from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
-from .told import ASKED, HIDDEN, Told, tells, told_by
+from .told import ASKED, HIDDEN, Telling, Told, tells, told_by
 from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -54,7 +54,7 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
         self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
-        self.told: list[Told] = []  # by tensors that were there before the call
+        self.told: list[Telling] = []  # by tensors that were there before the call
         self._expected: set[tuple[int, str]] = set()  # likewise by inputs: which, and what
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured

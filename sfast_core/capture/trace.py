@@ -308,9 +308,14 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
         if reads.refused is not None and not recorder.at_work:
             recorder.at_work = modules_at_work()
 
+    def asks(function: Any, frame: FrameType) -> None:
+        reads.asks(function, frame)
+        if reads.refused is not None and not recorder.at_work:
+            recorder.at_work = modules_at_work()
+
     with ExitStack() as stack:
         try:
-            recorder.watch = stack.enter_context(watched(started))
+            recorder.watch = stack.enter_context(watched(started, asks))
         except NotWatched as error:
             recorder.refuse(reason_of(error), passing=True)
         try:

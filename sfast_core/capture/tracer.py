@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,12 +29,14 @@ class Recorded:
         call: calls it.
         arguments: the signature that its arguments have now; None where they are copies that nobody sees again.
         around: what it brings along for code that runs live.
+        collecting: Python's collector was on when it came.
     """
 
     forward: Callable[..., Any]
     call: Callable[[], Any]
     arguments: Callable[[], Signature] | None = None
     around: Surroundings | None = None
+    collecting: bool = field(default_factory=gc.isenabled)
 
 
 class Tracer:
@@ -86,7 +89,7 @@ class Tracer:
             Exception: what the module's own code raised.
         """
         try:
-            reads = ReadSet(module, recorded.forward, self._codes)
+            reads = ReadSet(module, recorded.forward, self._codes, recorded.collecting)
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
         try:

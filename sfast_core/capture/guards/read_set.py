@@ -15,17 +15,14 @@ import operator
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from ...reasons import OUTSIDE, RANDOM_STATE
+from ...reasons import RANDOM_STATE
 from .all_names import names_of, own_of
 from .asking import (
-    LOOKING,
-    LOOKS,
     OF_CLASSES,
     TOLD,
     Question,
@@ -39,7 +36,7 @@ from .asking import (
 )
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything
 from .code_cache import CodeCache
-from .given import IMPORTING, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
+from .given import IMPORTING, asker, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
 from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Asked, Place, Seen, Table, item_of
@@ -69,6 +66,7 @@ class ReadSet(SeenValues):
         root: the module. It is held weakly.
         entry: the function that is called, the forward as it was.
         codes: what is known of code from other calls.
+        collecting: Python's collector is on, but for the recorded call.
 
     Attributes:
         words: strings among the constants of the code that ran.
@@ -76,8 +74,8 @@ class ReadSet(SeenValues):
         receivers: the classes whose methods ran.
     """
 
-    def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
-        super().__init__(codes, root)
+    def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
+        super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
         self.others_words: dict[int, set[str]] = {}
@@ -129,6 +127,13 @@ class ReadSet(SeenValues):
         except Exception as error:
             self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
         finally:
+            self.readers.done()
+
+    def asks(self, function: Any, frame: FrameType) -> None:
+        """What runs in this frame is about to call a function that asks for something. Never raises."""
+        if (caller := asker(frame)) is not None:
+            self.readers.frame = caller
+            self._asked_for(function, caller, Origin(None, f"{function.__module__}.{function.__qualname__}"))
             self.readers.done()
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
@@ -249,8 +254,6 @@ class ReadSet(SeenValues):
             self._ask(decimals, Origin(None, "decimal's context"))
         if self.arrays:
             self._ask(arrays, Origin(None, "numpy's settings"))
-        if not LOOKING.isdisjoint(self.loose) and any(issubclass(cls, PurePath) for cls in self._classes_seen):
-            self.refuse(OUTSIDE(origin="a path", asks=LOOKS))
         if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
             self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
             self.loose.update(*(getattr(cls, "__protocol_attrs__", ()) for cls in abstract))

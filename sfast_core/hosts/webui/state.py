@@ -17,6 +17,7 @@ from ..live import LiveCalls
 from ..options import Steering, options_place
 from ..parts import PartCalls
 from ..shield import shielded
+from .blocks import forges_blocks
 from .lora import LazyLoras
 from .parts import Part
 from .results import Opened
@@ -35,7 +36,7 @@ class ModuleState:
 
     def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
-        self.engine = Engine(name, config, host=WEBUI)
+        self.engine = Engine(name, config, forges_blocks, host=WEBUI)
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None
@@ -131,7 +132,7 @@ class UnetState(ModuleState):
     def __init__(self, config: CompileConfig, name: str) -> None:
         super().__init__(config, name)
         self._live = LiveCalls(self.engine)
-        self._blocks = Blocks(name, lambda block: _Block(Engine(block, config, host=WEBUI)))
+        self._blocks = Blocks(name, lambda block: _Block(Engine(block, config, forges_blocks, host=WEBUI)))
         self._by_blocks = False
         self._sampling = 0  # the last one that was seen
 
