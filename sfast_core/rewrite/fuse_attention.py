@@ -57,9 +57,9 @@ def _shared(heads: Node) -> Node | None:
     name = function_name(heads.target)
     if name == "repeat_interleave" and heads.args:
         call = dict(zip(("x", "repeats", "dim"), heads.args, strict=False)) | heads.kwargs
-        x = call.get("x")
+        given_ = call.get("x")
         known = call.keys() == {"x", "repeats", "dim"} and type(call["repeats"]) is int and call["dim"] in (1, -3)
-        return x if known and isinstance(x, Node) and value(x).dim() == 4 else None
+        return given_ if known and isinstance(given_, Node) and value(given_).dim() == 4 else None
     spread: Any = heads.args[0] if calls(heads, torch.reshape) else None
     if not isinstance(spread, Node) or function_name(spread.target) != "expand" or value(spread).dim() != 5 or not isinstance(spread.args[0], Node):
         return None

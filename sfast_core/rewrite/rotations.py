@@ -161,10 +161,10 @@ def _by_assignment(graph: Graph) -> Iterator[Rotation]:
         if not calls(whole, torch.mul) or len(whole.users) != 2 or len(before.users) != 2 or not isinstance(whole.args[0], Node):
             continue
         given, cosines = whole.args
-        sums = [(each.args[1], each.args[2], each.args[0]) for each in (before, node)]
+        put: list[Any] = [before.args, node.args]
         sines = []
-        for place, (index, total, tensor) in enumerate(sums):
-            terms = total.args if calls(total, torch.addcmul) and sole_user(total) is not None else ()
+        for place, (tensor, index, total) in enumerate(put):
+            terms: Any = total.args if calls(total, torch.addcmul) and sole_user(total) is not None else ()
             if len(terms) != 3 or _half_at(index, tensor) != place or _half_of(terms[0]) != (tensor, place) or _half_of(terms[1]) != (given, 1 - place):
                 break
             sines.append(terms[2])
