@@ -35,6 +35,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640), "none", False, normal(*rows.shape))
     numbers, scales = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8), torch.full((640, 1), 3e-4, device=device)
     yield "dequantise_blocks", (torch.full((640, 144), 33, dtype=torch.uint8, device=device), "Q4_K", (640, 256), dtype, torch.float16)
+    yield "add_low_rank", (normal(640, 640), normal(640, 32), normal(32, 640), torch.full((32,), 0.1, device=device))
     yield "quantise", (tokens, torch.int8, None, 64)
     yield "norm_quantise", (tokens, "layer", 1e-6, torch.int8, None, 64, None, None, row, row, normal(2, 256, 640), row)
     yield "norm_quantise", (tokens, "rms", 1e-6, torch.int8, None, 0, normal(640), None, row)

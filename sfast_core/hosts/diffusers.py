@@ -11,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..compiled import CompiledModule, compile, is_compiled
 from ..config import CompileConfig
+from ..qualities import EXACT
 from ..report import ModuleReport, Report, versions
 from .vae import HALVES
 
 #: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
 _MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_DENOISERS = ("unet", "transformer")  # how the names of those begin
 _HALVES = ("encoder", "decoder")  # of an autoencoder
 _DECODES = ("encode", "decode")  # its methods, one of which is enough
 _CHECKS = "safety_checker"
@@ -55,6 +56,11 @@ class CompiledPipeline:
                 for handle in self._compiled.values():
                     samplings.enter_context(handle.sampling())
             return self.pipeline(*args, **kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The pipeline's, for ``isinstance`` and for diffusers' ``from_pipe``; ``type()`` tells them apart."""
+        return type(self.__dict__["pipeline"]) if "pipeline" in self.__dict__ else CompiledPipeline
 
     def __getattr__(self, name: str) -> Any:
         if "pipeline" not in self.__dict__:  # a copy in the making
@@ -112,9 +118,13 @@ class CompiledPipeline:
             self._compiled[name] = compile(module, self._config_of(name), name)
 
     def _config_of(self, name: str) -> CompileConfig:
-        """This one, but for an autoencoder's halves: graphs of large pictures save no time there, and hold gigabytes."""
+        """This one, but what runs once for a picture is exact: of a quality below that the denoiser alone has something.
+
+        Graphs of large pictures save an autoencoder's halves no time, and hold gigabytes.
+        """
+        config = self._config if name.startswith(_DENOISERS) else self._config.replace(quality=EXACT)
         most = HALVES.get(name.rpartition(".")[2]) if "." in name else None
-        return self._config if most is None or self._config.graph_pixels is not None else replace(self._config, graph_pixels=most)
+        return config if most is None or config.graph_pixels is not None else config.replace(graph_pixels=most)
 
     def _give_back(self, name: str) -> None:
         handle = self._compiled.pop(name)
@@ -138,7 +148,7 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
     Args:
         pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`. Models that
             are compiled already, by another pipeline that shares them, take this config. A compiled pipeline is given back with it.
-        config: for all of its models; None for the defaults, or for what a compiled pipeline has.
+        config: for all of its models, but that its quality is the denoiser's alone; None for the defaults, or for what a compiled pipeline has.
 
     Raises:
         TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.

@@ -16,6 +16,7 @@ NAMES = (
     "norm_rope",
     "linear",
     "dequantise_blocks",
+    "add_low_rank",
     "quantise",
     "norm_quantise",
     "scaled_linear",

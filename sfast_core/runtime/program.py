@@ -42,6 +42,7 @@ class Program:
         kept: what holds tensors that it reads as weights and that no module has.
         arrivals: of each weight, what is to be known should it have to be brought. Empty: none can be.
         body: the same, cut where code runs live; None where none does. Then ``run`` is of no use.
+        rounded: the dtype of the layers that it computes in 8 bits, which the recorded call doesn't; None where there are none.
     """
 
     run: Run
@@ -53,6 +54,7 @@ class Program:
     arrivals: tuple[Arrival, ...] = ()
     body: Body | None = None
     kept_results: frozenset[int] = frozenset()
+    rounded: torch.dtype | None = None
 
     def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""

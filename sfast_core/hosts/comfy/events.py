@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine import Engine
+from ...qualities import EXACT
 from ...reasons import told
 from ...report import SignatureReport
 
@@ -104,7 +105,7 @@ class Status:
     Args:
         node: its id in the prompt.
         send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``advice`` (what the user can do about it), ``step``,
-            ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, and at the end of a sampling ``inputs`` (the shapes, where
+            ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality`` (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where
             there was one signature), ``calls`` by path, ``rate`` in steps per second, and ``live``, what of other nodes ran between
             segments, its share of the time, and the weights that are streamed. What isn't known is None.
 
@@ -213,6 +214,7 @@ class Status:
             report = engine.report
             data: dict[str, Any] = {"node": self.node, "state": state, "model": report.name, "why": why}
             data["advice"] = told(why).advice(report.host) if why else None
+            data["quality"] = quality if (quality := report.settings.get("quality")) != EXACT else None
             data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
                 self._sent = data
@@ -246,10 +248,10 @@ def _inputs(engine: Engine, run: _Run) -> str | None:
 
 
 def _live(engine: Engine, run: _Run) -> str | None:
-    """What ran live in this sampling's calls and what was streamed for them, of those that had most."""
-    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes or signature.kept_bytes]
+    """What ran live in this sampling's calls, what was streamed for them and what wasn't exact, of those that had most."""
+    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes or signature.kept_bytes or signature.lossy]
     most = max(used, key=lambda signature: signature.calls, default=None)
-    return None if most is None else "; ".join(line.strip() for line in (*most.live_lines(), *most.stream_lines()))
+    return None if most is None else "; ".join(line.strip() for line in (*most.lossy_lines(), *most.live_lines(), *most.stream_lines()))
 
 
 def _why(engine: Engine, run: _Run) -> str | None:
