@@ -42,6 +42,7 @@ from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_gelu import recover_gelu
 from .recover_integer_products import recover_integer_products
 from .recover_linear import recover_linear
 from .recover_quantise import recover_quantise
@@ -95,6 +96,7 @@ PASSES = (
     Pass(drop_units, after="canonicalise"),
     Pass(drop_copies, after="canonicalise"),
     Pass(recover_silu, after="canonicalise"),
+    Pass(recover_gelu, after="canonicalise"),
     Pass(rejoin_slices, after="canonicalise"),
     Pass(spell_out_attention, after="canonicalise"),
     Pass(simplify_shapes, after="spell_out_attention"),
@@ -117,7 +119,7 @@ PASSES = (
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common frames_as_images fuse_conv_shortcut"),
     Pass(eight_bits, after="recover_integer_products recover_scaled_linear tokens_in_rows convolution_as_linear"),
-    Pass(fuse_linear, after="recover_silu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits"),
+    Pass(fuse_linear, after="recover_silu recover_gelu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits"),
     Pass(fuse_group_norm_act, after="recover_silu simplify_shapes frames_as_images"),
     Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
     Pass(fuse_upsample_conv, after="canonicalise"),
@@ -129,7 +131,7 @@ PASSES = (
     Pass(fuse_ada_rms_norm, after="fuse_norm_quantise"),
     Pass(split_projections, after="fuse_ada_layer_norm fuse_ada_rms_norm"),
     Pass(fuse_attention, after="recover_attention fuse_norm_rope"),
-    Pass(fuse_scaled_glu, after="recover_silu recover_scaled_linear eight_bits"),
+    Pass(fuse_scaled_glu, after="recover_silu recover_gelu recover_scaled_linear eight_bits"),
     Pass(fold_into_quantise, after="fuse_norm_quantise fuse_scaled_glu"),
     Pass(fuse_gated_sum, after="fuse_norm_quantise fuse_ada_rms_norm fold_into_quantise"),
     Pass(share_halves, after="fuse_attention"),
