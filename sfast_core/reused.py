@@ -180,7 +180,7 @@ class ReusingProgram(GraphedProgram):
         if self._refused is not None or what is None or steps is None:
             return self._refused or _NOBODY
         if others:
-            return "EasyCache answers steps itself"
+            return "EasyCache or LazyCache answers steps itself"
         return f"a sampling of {steps} steps is too short" if steps < FEWEST_STEPS else None
 
     def _say(self, reason: str) -> None:

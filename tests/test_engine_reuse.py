@@ -39,6 +39,23 @@ class Net(nn.Module):
         return self.last(torch.cat([low, high], 1))
 
 
+class Blocks(nn.Module):
+    """A transformer of pictures as tokens: what its later blocks add changes little from step to step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(8))
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        tokens = self.first(x.flatten(2).transpose(1, 2)) * t
+        for block in self.blocks:
+            tokens = tokens + 0.3 * block(tokens)
+        return self.last(tokens).transpose(1, 2).reshape(x.shape)
+
+
 def step(index: int) -> tuple[torch.Tensor, torch.Tensor]:
     return NOISE + (GOAL - NOISE) * index / STEPS, torch.tensor(1.0 - 0.02 * index)
 
@@ -78,6 +95,19 @@ def test_a_graph_is_cut_in_two() -> None:
     assert names == {"first.weight", "first.bias", "last.weight", "last.bias"}
 
 
+def test_of_a_transformer_the_first_block_stays() -> None:
+    net = Blocks()
+    expected = net(*step(3))
+    cut = cut_deep(trace(net, *step(0)).graph)
+    assert isinstance(cut, Cut) and 0.7 < cut.share < 0.9
+    result, rest = evaluate(cut.whole, step(3))
+    (again,) = evaluate(cut.shallow, [*step(3), rest])
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(again, result)
+    names = {str(node.meta["source"].refs[0]).rpartition(".")[0] for node in cut.shallow.nodes if "source" in node.meta}
+    assert names == {"first", "last", "blocks.0.0", "blocks.0.1", "blocks.0.3"}
+
+
 def test_without_a_deep_part_there_is_no_cut() -> None:
     net = Forward(lambda net, x: net.b(net.a(x)), a=nn.Conv2d(4, 4, 1), b=nn.Conv2d(4, 4, 1))
     assert cut_deep(trace(net, NOISE).graph) == "there is no deep part that could be used again"
@@ -95,9 +125,10 @@ def test_what_is_added_deep_inside_is_not_followed() -> None:
     assert found == "something is added deep inside at each call, as a ControlNet does"
 
 
+@pytest.mark.parametrize("make", [Net, Blocks])
 @pytest.mark.parametrize("captured", [True, False])
-def test_steps_use_what_others_computed_within_the_budget(graphs: DeviceGraphs, captured: bool) -> None:
-    handle = compiled(Net(), quality_budget=0.2, cuda_graphs=captured)
+def test_steps_use_what_others_computed_within_the_budget(graphs: DeviceGraphs, captured: bool, make: type[nn.Module]) -> None:
+    handle = compiled(make(), quality_budget=0.2, cuda_graphs=captured)
     for _ in range(2):
         apart = sampled(handle)
         assert max(apart) < 0.3 and sum(distance < 1e-5 for distance in apart) >= 3
