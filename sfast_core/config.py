@@ -10,6 +10,8 @@ from typing import Any
 from .qualities import EXACT, FAST, PARTS, QUALITIES
 
 CPU_SWITCH = "FAST_COMPILE_CPU"
+#: Why a call of more than ``graph_pixels`` is fused, but not captured.
+TOO_LARGE_FOR_A_GRAPH = "for a picture as large as this a graph saves no time, and takes the diffusion model's memory"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class CompileConfig:
         cuda_graphs: replay captured CUDA graphs. False: the fused kernels are launched one by one, which uses less memory and more CPU.
         capture_after: the call of one signature at which its graph is captured, 2 or more: the first call traces.
         graph_budget_bytes: the most GPU memory that captured graphs may hold. None: at each capture, what they hold and a third of what is free.
+        graph_pixels: the most pixels, of all frames and images of a call's first input of these, for which a graph is captured. None: any number.
         stream_budget_bytes: the most GPU memory for weights on their way from main memory, where a part of the model isn't on the GPU. None: a
             quarter of what is free, at most 2 GiB. What one layer reads, twice, is taken in any case.
         max_signatures: how many input signatures are kept per module, 1 or more; the least recently used one goes first.
@@ -47,6 +50,7 @@ class CompileConfig:
     cuda_graphs: bool = True
     capture_after: int = 2
     graph_budget_bytes: int | None = None
+    graph_pixels: int | None = None
     stream_budget_bytes: int | None = None
     max_signatures: int = 64
     disabled_passes: tuple[str, ...] = ()
@@ -67,6 +71,7 @@ class CompileConfig:
         self._check("capture_after", _is_whole(self.capture_after, 2), "2 or more (the first call traces)")
         self._check("max_signatures", _is_whole(self.max_signatures, 1), "1 or more")
         self._check("graph_budget_bytes", self.graph_budget_bytes is None or _is_whole(self.graph_budget_bytes, 0), "0 or more, or None")
+        self._check("graph_pixels", self.graph_pixels is None or _is_whole(self.graph_pixels, 0), "0 or more, or None")
         self._check("stream_budget_bytes", self.stream_budget_bytes is None or _is_whole(self.stream_budget_bytes, 0), "0 or more, or None")
         self._check("tolerance", self.tolerance is None or _is_distance(self.tolerance), "0 or more, or None")
         self._check("quality", self.quality in QUALITIES, f"one of {', '.join(QUALITIES)}")

@@ -64,6 +64,7 @@ class Engine:
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
+        taken_in: the functions of others that are recorded with the module's own code.
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
@@ -74,6 +75,7 @@ class Engine:
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
         self._tracer = Tracer(leaf_scope)
+        self.taken_in = self._tracer.taken_in
         self.store: Store = store or WeightStore()
         self._devices: dict[torch.device, OnDevice] = {}
         self._last: OnDevice | None = None  # where the last call ran
@@ -140,7 +142,7 @@ class Engine:
                     self.report.adopted_bytes = self.store.adopted_bytes
             return self.run_eager(reason_of(error), eager)
         on, before, in_parts = self._on(device), ThreadState(), None
-        with on.lock:
+        with on.lock, self.taken_in.here(around):
             try:
                 first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
                 variant = on.variants.take(signature.key, signature.tensors)
@@ -150,10 +152,10 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
+                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.tally.useless):
                             on.thrashing.clear()
                 if variant is None:
-                    if (reason := on.waiting(signature)) is None:
+                    if (reason := on.against_others(signature.key, module, around, self.taken_in) or on.waiting(signature)) is None:
                         return first_call()
                 elif variant.graphed is None:
                     reason, in_parts = variant.reason, self.in_parts
@@ -161,12 +163,12 @@ class Engine:
                     try:
                         with self.store.pinned(device):
                             result = variant.graphed.run(signature.tensors, self.config, replayed, around)
-                        on.variants.served(signature.key, variant)
+                        on.served(signature.key, variant, self.taken_in)
                         return result
                     except self.interruptions:
                         raise
                     except torch.cuda.OutOfMemoryError as error:
-                        self._out_of_memory(on, error)
+                        self.reporter.ran_out_of_memory(error, self._make_room(on))
                         reason = OUT_OF_MEMORY()
                     except WeightsElsewhere as error:
                         variant.release()
@@ -199,7 +201,7 @@ class Engine:
             self.reporter.say(str(error))
             on.put_off(key, variant, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
-            self._out_of_memory(on, error.__cause__)
+            self.reporter.ran_out_of_memory(error.__cause__, self._make_room(on))
             return OUT_OF_MEMORY()
         elif error.ours:
             self._give_up(variant, FAILED(error=error))
@@ -223,7 +225,7 @@ class Engine:
             return None
 
     def mentions(self, name: str) -> bool:
-        """Whether the code that ran in a recorded call mentions this name, and so may look for an option of that name."""
+        """Whether code that ran in a recorded call mentions this name: it may look for an option of that name."""
         return name in self._tracer.words
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
@@ -325,6 +327,7 @@ class Engine:
         try:
             if variant.guard is not None and variant.guard.hooked:
                 raise CaptureError(variant.guard.hooked)
+            variant.others, variant.sampling, variant.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
             known = self.store, self.config, self._sensitivity, self.reporter
             fused = fuse(lower, on, variant, trace, signature, result, around, *known)
             on.backoff.succeeded(signature.key)
@@ -335,12 +338,15 @@ class Engine:
             self._restore_unless_used()
             raise
         except (WeightsElsewhere, WeightsChanged, OverBudget) as error:
-            self._try_later(on, signature.key, reason_of(error))
+            self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
-            self._out_of_memory(on, error)
-            self._try_later(on, signature.key, OUT_OF_MEMORY())
+            self.reporter.ran_out_of_memory(error, self._make_room(on))
+            self.reporter.ran_eager(on.try_later(signature.key, OUT_OF_MEMORY()))
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
+            if self._tracer.not_fused(trace, reason_of(error), around):
+                self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
+                return result
             traced_now()
             self._give_up(variant, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
             keep()
@@ -364,16 +370,6 @@ class Engine:
             self.store.lock = on.lock
         return on
 
-    def _try_later(self, on: OnDevice, key: Hashable, reason: str) -> None:
-        on.backoff.failed(key, reason)
-        self.reporter.ran_eager(reason)
-
-    def _out_of_memory(self, on: OnDevice, error: Exception) -> None:
-        freed = on.graphs.release_all() if on.graphs else 0
-        on.variants.release()
-        self._drop_copies()
-        self.reporter.ran_out_of_memory(error, freed)
-
     def _give_up(self, variant: Variant, reason: str) -> None:
         variant.release()
         variant.reason = variant.report.eager_because = reason
@@ -385,6 +381,11 @@ class Engine:
         """Where nothing needs the weights laid out anew, eager gives the very bits that it gave before."""
         if not any(on.variants.programs() for on in self.devices):
             self._lay_out_plainly()
+
+    def _make_room(self, on: OnDevice) -> int:
+        """Give back what a device's graphs hold, and what lies beside weights. Returns the graphs' bytes."""
+        self._drop_copies()
+        return on.make_room()
 
     def _drop_copies(self) -> None:
         """Give back what lies beside weights. A later call makes it anew."""

@@ -104,7 +104,7 @@ class GraphedProgram:
         self._reporter.report.copied_bytes = self._store.copies.bytes
         results = self._streams.compute(inputs, weights, None)
         self._report.distance = distance_to_eager(self._compared(results), expected, tolerance, computed_in)
-        return self._outputs.build(self.program.deliver(results))
+        return self._outputs.build(self.program.hand_over(results))
 
     def run(
         self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
@@ -139,7 +139,7 @@ class GraphedProgram:
             calls["replayed"] += 1
         else:
             self._make_beside()
-            results = self.program.deliver(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
         self._outputs.repeat(results, inputs)
         return self._outputs.build(results)
@@ -148,6 +148,11 @@ class GraphedProgram:
     def captured(self) -> bool:
         """Whether there is a graph."""
         return self._captured is not None and self._captured.alive and self._streams.ready()
+
+    @property
+    def uncapturable(self) -> bool:
+        """Whether no graph can hold what it does, on a device that has graphs."""
+        return self.graphs is not None and (self._capture_failed or self.program.capturable is not None)
 
     def readable(self) -> bool:
         """Whether the graph reads no memory of others."""

@@ -18,13 +18,13 @@ from .capture.functional import cast_like
 from .capture.leaf import Leaf
 from .capture.nodes import is_live, take_apart
 from .choices import Choices
-from .config import CompileConfig
+from .config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
 from .cutting import callbacks_of, cut_up
 from .numerics import Numerics
 from .ops import all_ops
 from .qualities import FP16_SUMS, PRODUCTS, allowed
 from .report import SignatureReport
-from .rewrite import Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
+from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
 from .runtime.any_store import Store
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
@@ -97,8 +97,9 @@ def lower(
         run=as_function(graph) if body is None else _uncut,
         weights=tuple(node.meta["source"] for node in weights),
         constants=tuple(node.meta["constant"] for node in constants),
-        layouts=layouts,
-        capturable="there is no CUDA device" if backend is None else next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
+        layouts=_kept_as_they_lie(graph, layouts),
+        kept_results=frozenset(index for index, node in enumerate(_results(graph)) if KEPT in node.meta),
+        capturable="there is no CUDA device" if backend is None else _why_not_worth_it(graph, config) or next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
         kept=trace.kept,
         arrivals=tuple(_arrival(node, device) for node in weights),
         body=body,
@@ -152,14 +153,35 @@ def _note(report: SignatureReport, rewritten: list[Rewritten], selections: list[
 
 
 def _layouts(graph: Graph) -> tuple[Layout, ...]:
-    (output,) = [node for node in graph.nodes if node.op == "output"]
-    values = [(node.meta["val"], node.meta["device"]) for node in output.args[0]]
+    values = [(node.meta["val"], node.meta["device"]) for node in _results(graph)]
     return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
+
+
+def _results(graph: Graph) -> list[Node]:
+    (output,) = [node for node in graph.nodes if node.op == "output"]
+    return list(output.args[0])  # type: ignore[arg-type]
+
+
+def _kept_as_they_lie(graph: Graph, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    """Frames that are kept for the next call lie as this program reads them; as a part of others they were never dense."""
+    return tuple(
+        replace(layout, stride=tuple(node.meta["val"].stride())) if KEPT in node.meta else layout
+        for layout, node in zip(layouts, _results(graph), strict=True)
+    )
 
 
 def _dense(val: torch.Tensor) -> tuple[int, ...]:
     """The strides of a result; those of a contiguous tensor where elements overlap."""
     return tuple(torch.empty_like(val).stride())
+
+
+def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
+    """Large pictures take milliseconds a kernel, so launching them costs nothing; a graph holds gigabytes."""
+    given = (node.meta["val"] for node in graph.nodes if node.op == "placeholder" and "source" not in node.meta and "constant" not in node.meta)
+    picture = next((val for val in given if val.dim() in (4, 5)), None)
+    if config.graph_pixels is None or picture is None or picture.numel() // picture.shape[1] <= config.graph_pixels:
+        return None
+    return TOO_LARGE_FOR_A_GRAPH
 
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:

@@ -48,6 +48,7 @@ class SignatureReport:
     reused: int = 0  #: calls that used what an earlier one had computed deep inside the model
     lossy: list[str] = field(default_factory=list)  #: what is done, or not, of what the user allows besides the exact result; a clause each
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
+    recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
     live_s: float = 0.0  #: what that took of the host's thread
     segmented_s: float = 0.0  #: what these calls took of it in all
     streamed_bytes: int = 0  #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
@@ -81,15 +82,21 @@ class SignatureReport:
         return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}{kept}"]
 
     def live_lines(self) -> list[str]:
-        """What ran live between segments, and its share of the time; nothing where there is none."""
+        """What ran live between segments, and its share of the time, and which functions of others are a part of the program; nothing where there is none."""
+        inside = [f"    recorded with the model's code: {_listed(self.recorded_in)}"] if self.recorded_in else []
         if not self.live:
-            return []
-        counted = Counter(self.live)
-        names = [f"{count}x {name}" if count > 1 else name for name, count in counted.most_common(_NAMED)]
-        more = len(counted) - len(names)
+            return inside
         share = f", {self.live_s / self.segmented_s:.0%} of the time" if self.segmented_s else ""
         segments = "1 segment" if self.segments == 1 else f"{self.segments} segments"
-        return [f"    {segments}, between them: {', '.join(names)}{f' and {more} more' if more > 0 else ''}{share}"]
+        return [f"    {segments}, between them: {_listed(self.live)}{share}", *inside]
+
+
+def _listed(names: list[str]) -> str:
+    """Functions by name, each once with how many there are, and only so many of them."""
+    counted = Counter(names)
+    shown = [f"{count}x {name}" if count > 1 else name for name, count in counted.most_common(_NAMED)]
+    more = len(counted) - len(shown)
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
 @dataclass

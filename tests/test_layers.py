@@ -126,8 +126,8 @@ def test_a_rewrite_knows_of_an_op_its_meaning_and_what_an_op_is() -> None:
     assert "ops.attention.attention" in known and known <= allowed
 
 
-#: What passes share: the graph, patterns that several look for, views, RMSNorms and rotations in their spellings.
-VOCABULARY = {"graph", "patterns", "rms_norms", "rotations", "views"}
+#: What passes share: the graph, patterns that several look for, views, videos, RMSNorms and rotations in their spellings.
+VOCABULARY = {"channel_norms", "graph", "patterns", "rms_norms", "rotations", "videos", "views"}
 
 
 def test_passes_do_not_know_one_another() -> None:

@@ -20,6 +20,7 @@ from ..compiled import CompiledModule, compile, is_compiled
 from ..config import CompileConfig
 from ..qualities import EXACT
 from ..report import ModuleReport, Report, versions
+from .vae import HALVES
 
 #: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
 _MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
@@ -57,6 +58,11 @@ class CompiledPipeline:
                 for handle in self._compiled.values():
                     samplings.enter_context(handle.sampling(self._steps(kwargs)))
             return self.pipeline(*args, **kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The pipeline's, for ``isinstance`` and for diffusers' ``from_pipe``; ``type()`` tells them apart."""
+        return type(self.__dict__["pipeline"]) if "pipeline" in self.__dict__ else CompiledPipeline
 
     def __getattr__(self, name: str) -> Any:
         if "pipeline" not in self.__dict__:  # a copy in the making
@@ -120,8 +126,13 @@ class CompiledPipeline:
         return steps if isinstance(steps, int) else None
 
     def _config_of(self, name: str) -> CompileConfig:
-        """What runs once for a picture is exact: of a quality below that the denoiser alone has something."""
-        return self._config if name.startswith(_DENOISERS) else self._config.replace(quality=EXACT)
+        """This one, but what runs once for a picture is exact: of a quality below that the denoiser alone has something.
+
+        Graphs of large pictures save an autoencoder's halves no time, and hold gigabytes.
+        """
+        config = self._config if name.startswith(_DENOISERS) else self._config.replace(quality=EXACT)
+        most = HALVES.get(name.rpartition(".")[2]) if "." in name else None
+        return config if most is None or config.graph_pixels is not None else config.replace(graph_pixels=most)
 
     def _give_back(self, name: str) -> None:
         handle = self._compiled.pop(name)

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from ..ops.group_norm_act import group_norm_act
 from .graph import calls, calls_of, drop_unused, given, insert, insert_as, named, replace, shape, sole_user, value
 from .patterns import split_channel_add
+
+
+def _activated(node: Node) -> Node | None:
+    """SiLU behind a node, with views of what nobody else reads in between."""
+    user = sole_user(node)
+    while calls(user, torch.reshape, torch.permute):
+        user = sole_user(user)
+    return user if calls(user, F.silu) else None
 
 
 def fuse_group_norm_act(graph: Graph) -> int:
@@ -27,10 +35,11 @@ def fuse_group_norm_act(graph: Graph) -> int:
         if parts is not None:
             x, vector = parts
             channel = insert(node, torch.reshape, vector, shape(vector)[:2])
-        user = sole_user(node)
-        last = user if user is not None and calls(user, F.silu) else node
-        new = insert_as(last, value(last), group_norm_act, *given(node, input=x), "silu" if last is user else "none", channel)
-        replace(last, new)
+        act = _activated(node)
+        new = insert_as(node, value(node), group_norm_act, *given(node, input=x), "none" if act is None else "silu", channel)
+        if act is not None:
+            replace(act, act.args[0])  # type: ignore[arg-type]
+        replace(node, new)
         fused += 1
     drop_unused(graph)
     return fused

@@ -29,12 +29,14 @@ from .fuse_gated_sum import fuse_gated_sum
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
 from .fuse_linear import fuse_linear
+from .fuse_norm_pad_video import fuse_norm_pad_video
 from .fuse_norm_quantise import fuse_norm_quantise
 from .fuse_norm_rope import fuse_norm_rope
 from .fuse_scaled_glu import fuse_scaled_glu
 from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
+from .keep_frames import keep_frames
 from .pack_gated import pack_gated
 from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
@@ -46,6 +48,7 @@ from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
+from .shuffles import shuffles_innermost
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
 from .spell_out_attention import spell_out_attention
 from .split_concat import split_concat
@@ -95,8 +98,9 @@ PASSES = (
     Pass(spell_out_attention, after="canonicalise"),
     Pass(simplify_shapes, after="spell_out_attention"),
     Pass(share_common, after="canonicalise"),
+    Pass(shuffles_innermost, after="simplify_shapes share_common"),
     Pass(recover_rms_norm, after="simplify_shapes share_common"),
-    Pass(fold_constants, after="canonicalise"),
+    Pass(fold_constants, after="canonicalise shuffles_innermost"),
     Pass(place_constants, after="fold_constants"),
     Pass(recover_linear, after="canonicalise simplify_shapes share_common"),
     Pass(recover_scaled_linear, after="canonicalise recover_linear"),
@@ -106,7 +110,8 @@ PASSES = (
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
     Pass(frames_in_rows, after="drop_units recover_rms_norm recover_scaled_linear fuse_norm_rope"),
     Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope frames_in_rows"),
-    Pass(frames_as_images, after="recover_silu simplify_shapes"),
+    Pass(fuse_norm_pad_video, after="recover_silu simplify_shapes place_constants"),
+    Pass(frames_as_images, after="recover_silu simplify_shapes fuse_norm_pad_video"),
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common frames_as_images fuse_conv_shortcut"),
     Pass(eight_bits, after="recover_integer_products recover_scaled_linear tokens_in_rows convolution_as_linear"),
@@ -127,6 +132,7 @@ PASSES = (
     Pass(fuse_gated_sum, after="fuse_norm_quantise fuse_ada_rms_norm fold_into_quantise"),
     Pass(share_halves, after="fuse_attention"),
     Pass(images_channels_last, after="split_concat fuse_conv_act"),
+    Pass(keep_frames, after="images_channels_last"),
     Pass(pack_gated, after="fuse_linear fuse_norm_quantise split_projections"),
     Pass(pack_context, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_embedding, after="fuse_norm_rope split_projections pack_gated"),

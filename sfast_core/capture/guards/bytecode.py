@@ -210,6 +210,8 @@ class _Reader(Values):
             self._listings += 1
         for argument in arguments:
             self._escape(argument)
+            for chain in argument.chains:
+                chain.given = True
             if called.method == "format":  # of a string
                 for chain in argument.chains:
                     chain.every = True

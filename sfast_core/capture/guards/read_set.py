@@ -13,18 +13,16 @@ import decimal
 import functools
 import operator
 import sys
-from collections.abc import Iterable
-from pathlib import PurePath
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from ...reasons import OUTSIDE, RANDOM_STATE
+from ...reasons import RANDOM_STATE
 from .all_names import names_of, own_of
 from .asking import (
-    LOOKING,
-    LOOKS,
     OF_CLASSES,
     TOLD,
     Question,
@@ -38,7 +36,7 @@ from .asking import (
 )
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything
 from .code_cache import CodeCache
-from .given import IMPORTING, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
+from .given import IMPORTING, asker, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
 from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Asked, Place, Seen, Table, item_of
@@ -68,16 +66,19 @@ class ReadSet(SeenValues):
         root: the module. It is held weakly.
         entry: the function that is called, the forward as it was.
         codes: what is known of code from other calls.
+        collecting: Python's collector is on, but for the recorded call.
 
     Attributes:
         words: strings among the constants of the code that ran.
+        others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
     """
 
-    def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
-        super().__init__(codes, root)
+    def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
+        super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
+        self.others_words: dict[int, set[str]] = {}
         self._names: set[str] = set()  # in all code that ran
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
@@ -103,6 +104,8 @@ class ReadSet(SeenValues):
             known = self._plans.get(id(code))
             if known is not None and known[0] is code:
                 plan = known[1]
+                if self.others_words and self.readers.others is None:  # the model calls it, too
+                    self.words |= self.others_words.pop(id(code), frozenset())
             elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
                 return
             else:
@@ -126,6 +129,13 @@ class ReadSet(SeenValues):
         finally:
             self.readers.done()
 
+    def asks(self, function: Any, frame: FrameType) -> None:
+        """What runs in this frame is about to call a function that asks for something. Never raises."""
+        if (caller := asker(frame)) is not None:
+            self.readers.frame = caller
+            self._asked_for(function, caller, Origin(None, f"{function.__module__}.{function.__qualname__}"))
+            self.readers.done()
+
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads = self._codes.of(code)
         if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
@@ -135,7 +145,10 @@ class ReadSet(SeenValues):
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self._told |= reads.loose & (TOLD | OF_CLASSES)
-        self.words |= reads.words
+        if self.readers.others is None:
+            self.words |= reads.words
+        else:
+            self.others_words[id(code)] = reads.words
         self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
         self._names.update(code.co_names)
@@ -241,8 +254,6 @@ class ReadSet(SeenValues):
             self._ask(decimals, Origin(None, "decimal's context"))
         if self.arrays:
             self._ask(arrays, Origin(None, "numpy's settings"))
-        if not LOOKING.isdisjoint(self.loose) and any(issubclass(cls, PurePath) for cls in self._classes_seen):
-            self.refuse(OUTSIDE(origin="a path", asks=LOOKS))
         if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
             self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
             self.loose.update(*(getattr(cls, "__protocol_attrs__", ()) for cls in abstract))
@@ -289,6 +300,19 @@ class ReadSet(SeenValues):
     def run_live(self, modules: Iterable[torch.nn.Module], functions: Iterable[Any] = ()) -> None:
         """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
         self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(map(id, functions))
+
+    @contextmanager
+    def within_others(self, table: Table, place: str, kind: Any) -> Iterator[None]:
+        """A function of others, of this kind, runs as a part of the model: the one that is in ``table`` at ``place``, at later calls as well."""
+        before, self.readers.others = self.readers.others, kind
+        try:
+            try:
+                self._see(self._place(table, place, table.get(place, MISSING), None), USED, Origin(None, place))
+            except Exception as error:
+                self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
+            yield
+        finally:
+            self.readers.others = before
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         seen = super()._new(value, kind, origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from types import MemberDescriptorType
@@ -13,7 +14,7 @@ from .all_names import own_of
 from .chains import ITEM, USED, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
-from .notes import COMPUTED, MISSING, Asked, Seen, Table, local, slot
+from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
 from .origin import Origin
 from .readers import Readers
 
@@ -40,7 +41,7 @@ class SeenObjects:
         lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
         spaces: what the classes had of which something was seen.
         counted: tables of weights that are gone through, and how many there were.
-        marked: tensors of which what others had put on them is read, each with the dictionary in which that is.
+        marked: tensors of which what others had put on them is read.
         readers: who looked first at what is read.
         arrays: NumPy is used.
     """
@@ -55,7 +56,7 @@ class SeenObjects:
         self.classes: dict[tuple[type, str], list[Any]] = {}
         self.spaces: dict[type, Table] = {}
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
-        self.marked: dict[int, tuple[weakref.ref[torch.Tensor], Table]] = {}
+        self.marked: dict[int, Marked] = {}
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
         self.arrays = False
@@ -90,6 +91,10 @@ class SeenObjects:
                 self._kinds[cls] = kind
         return kind
 
+    def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """Note what code may put into what it comes by where it goes through the modules below one."""
+        raise NotImplementedError
+
     def _object(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
         seen = self.seen.get(id(value))
         if seen is None or seen.get() is not value:
@@ -102,6 +107,7 @@ class SeenObjects:
             name = below.name
             if name in WALKS and kind is Kind.MODULE:
                 self._walk(value, origin)
+                self._what_is_come_by(value, origin)
             elif below.read or seen.table is None:
                 then = found[name] if name in found else self._attribute(seen, name)
                 if then is COMPUTED or then is MISSING:
@@ -149,7 +155,7 @@ class SeenObjects:
         self.seen[id(value)] = seen
         self._space(cls)
         try:  # it may have been made in this call, and then it is to go as ever
-            seen.ref = weakref.ref(value, lambda _, before=seen.before: before.clear())  # type: ignore[misc]
+            seen.ref = weakref.ref(value, functools.partial(_gone, weakref.ref(self), id(value)))
         except TypeError:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
@@ -229,6 +235,13 @@ class SeenObjects:
             if found is not MISSING and self._kind(found) not in PLAIN:
                 self._see(found, USED, Origin(origin, name))
         return value
+
+
+def _gone(reads: weakref.ref[SeenObjects], key: int, ref: weakref.ref[Any]) -> None:
+    """An object of which something is read has gone. Nothing is taken out: somebody may be going through what is read just now."""
+    seen = None if (here := reads()) is None else here.seen.get(key)
+    if seen is not None and seen.ref is ref:
+        seen.let_go()
 
 
 def _how(cls: type, in_class: Any) -> Any:

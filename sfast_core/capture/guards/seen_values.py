@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import enum
+import functools
+import gc
 import operator
 import sys
 import weakref
-from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
 
 from ...reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
-from .asking import FOR_THEMSELVES, LOOKING, LOOKS, OF_CLASSES, TOLD, Question, answer_to, asked_by, name_of, of_file, subclasses_of_all
-from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
+from .asking import (
+    FOR_THEMSELVES,
+    OBJECTS,
+    OF_CLASSES,
+    TOLD,
+    Question,
+    answer_to,
+    asked_by,
+    functions_that_ask,
+    name_of,
+    of_file,
+    setting_of,
+    subclasses_of_all,
+)
+from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
-from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, content_of, copy_of, item_of
+from .notes import COMPUTED, MISSING, Asked, Held, Marked, Place, SeenFunction, Table, content_of, copy_of, item_of
 from .origin import Origin
 from .readers import Reader
 from .seen_objects import PLAIN, SeenObjects
 from .stack import MUTATORS
 
-_CALLED = frozenset({Kind.SAME, Kind.FUNCTION, Kind.CLASS})
+_CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
 _MOST = 200_000  # things in containers
+_OTHERS = 3  # who have a tensor's dictionary besides its places: the tensor, its mark, and who counts them
 
 
 class SeenValues(SeenObjects):
@@ -36,6 +51,7 @@ class SeenValues(SeenObjects):
     Args:
         codes: what is known of code.
         root: the module that is called.
+        collecting: Python's collector is on, but for the recorded call.
 
     Attributes:
         exact: the ids of objects that were asked for by identity: no other is as good.
@@ -48,8 +64,9 @@ class SeenValues(SeenObjects):
         anything: attributes are read by names that are computed of values that aren't known.
     """
 
-    def __init__(self, codes: CodeCache, root: torch.nn.Module) -> None:
+    def __init__(self, codes: CodeCache, root: torch.nn.Module, collecting: bool = False) -> None:
         super().__init__(root)
+        self.collecting = collecting
         self.refused: str | None = None
         self.refused_in: Reader | None = None
         self.held: dict[int, Held] = {}
@@ -61,9 +78,9 @@ class SeenValues(SeenObjects):
         self.stored: set[str] = set()
         self._codes = codes
         self._classes_seen: set[type] = set()
-        self.anything = self._any_file = self._lenient = self._guessing = False
+        self.anything = self._any_file = self._lenient = False
         self._items = 0
-        self._called: set[int] = set()  # ids of what may be called, and was looked at for what that asks for
+        self._settings: dict[int, Question | None] = {}  # by the ids of functions
 
     def refuse(self, reason: str) -> None:
         """Note why what is read can't be compared."""
@@ -87,18 +104,18 @@ class SeenValues(SeenObjects):
         if (chain.below or chain.every) and kind is not Kind.OBJECT and kind is not Kind.MODULE:
             self._given_attributes(value, chain, origin)
         if kind in PLAIN:
-            if chain.below and isinstance(value, PurePath) and any(name in LOOKING for _, name in chain.below):
-                self.refuse(OUTSIDE(origin=origin, asks=LOOKS))
             return
-        if kind in _CALLED and id(value) not in self._called and self._asked_by(value, origin):
-            self._called.add(id(value))
+        if kind in _CALLED and id(value) not in self._settings:
+            question = self._settings[id(value)] = setting_of(value)
+            if question is not None:
+                self._ask(question, origin)
+        if chain.given and not self._lenient and kind is Kind.SAME and id(value) in functions_that_ask():  # to a function of C's: nobody hears of its calls
+            self._asked_for(value, self.readers.frame, origin)
         if kind is Kind.OBJECT and is_of_ours(value):
             return
         self.anything |= chain.every_item and kind not in CONTAINERS
         if chain.every and kind in NAMED:
-            before, self._guessing = self._guessing, True
             self._see(value, each_of(value), origin)
-            self._guessing = before
         if kind in (Kind.OBJECT, Kind.MODULE):
             self._object(value, kind, chain, origin)
         elif kind in CONTAINERS:
@@ -110,7 +127,7 @@ class SeenValues(SeenObjects):
             self._see(value.__func__, chain, origin)
         elif kind is Kind.PARTIAL:
             for part in (value.func, value.args, value.keywords):
-                self._see(part, USED, origin)
+                self._see(part, GIVEN, origin)
         elif kind is Kind.CACHED:
             if (ATTRIBUTE, "cache_info") in chain.below:
                 self.refuse(OUTSIDE(origin=origin, asks="is asked how often it was called"))
@@ -147,23 +164,26 @@ class SeenValues(SeenObjects):
         elif not self._lenient and (kind is Kind.STATEFUL or chain is not USED):
             self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
-    def _asked_by(self, function: Any, origin: Origin | None) -> bool:
-        """What a function of Python's, PyTorch's or the system's asks for is asked at each call, or nobody can.
-
-        Installed packages look at the clock and at files for themselves (psutil, when ComfyUI asks how much memory is free): that steers nobody's
-        result, and whether it is done at all can't be told by names. Nor can it of what is only there beside what code reads by names that it computes.
-        Returns whether it is settled, whoever else calls it.
-        """
+    def _asked_for(self, function: Any, frame: FrameType | None, origin: Origin | None) -> None:
+        """What a function asks for that is called in this frame, or for it. What installed packages look at for themselves steers nobody's result."""
         found = asked_by(function)
-        if isinstance(found, str):
-            installed = self.readers.frame is not None and is_installed(self.readers.frame.f_code.co_filename)
-            if (installed or self._guessing) and found in FOR_THEMSELVES:
-                return False
-            if not self._lenient:
-                self.refuse(OUTSIDE(origin=origin, asks=found))
-        elif found is not None:
+        if found is None or (found in FOR_THEMSELVES and frame is not None and is_installed(frame.f_code.co_filename)):
+            return
+        if not isinstance(found, str):
             self._ask(found, origin)
-        return True
+            return
+        self.refuse(OUTSIDE(origin=origin, asks=found))
+        if found == OBJECTS:
+            self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        """Let go of all that was noted, and let the collector collect: the answer is to be the one that the call gets without us."""
+        for notes in (self.seen, self.held, self.places, self.functions, self.cached, self.asked, self.classes, self.counted, self.marked, self.spaces):
+            notes.clear()
+        self._class_values.clear()
+        self.lookups.clear()
+        if self.collecting:
+            gc.enable()
 
     def _ask(self, question: Question, origin: Origin | None) -> None:
         key = (id(question), "")
@@ -188,7 +208,14 @@ class SeenValues(SeenObjects):
             if name in table or not hasattr(type(value), name):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
                 if isinstance(value, torch.Tensor):
-                    self.marked[id(value)] = weakref.ref(value), table
+                    self._mark(value, table).names.add(name)
+
+    def _mark(self, tensor: torch.Tensor, table: dict[str, Any]) -> Marked:
+        known = self.marked.get(id(tensor))
+        if known is None or known.ref() is not tensor or known.table is not table:
+            ref = weakref.ref(tensor, functools.partial(_let_go, weakref.ref(self), id(tensor)))
+            known = self.marked[id(tensor)] = Marked(ref, table)
+        return known
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         value = self._class_attribute(cls, name, origin)
@@ -219,6 +246,16 @@ class SeenValues(SeenObjects):
         if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
             self._planned(function.__code__, function.__globals__)
 
+    def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """Dicts and lists that modules have by the names that are read of whatever: as they are before such code changes them."""
+        for inner in module.modules():
+            own = vars(inner)
+            names = [name for name in own.keys() & self.loose if type(own[name]) in (dict, list) and not name.startswith("_")]
+            if names:
+                chain = Chain()
+                chain.below = {(ATTRIBUTE, name): USED for name in names}
+                self._object(inner, Kind.MODULE, chain, origin)
+
     def _loosen(self, chain: Chain) -> None:
         self.anything |= chain.every or chain.every_item
         for (what, name), below in chain.below.items():
@@ -235,7 +272,10 @@ class SeenValues(SeenObjects):
     def _place(self, table: Any, name: Any, then: Any, origin: Origin | None) -> Any:
         """Note what is at a name, the first time. Returns what was there then."""
         place = self.places.get((id(table), name))
-        if place is None:
+        if place is None or place.table is not table:  # the one that was there has been let go
+            held = self.held.get(id(table))
+            if held is not None and held.value is table and held.kind is Kind.MAPPING:  # seen before somebody put this into it
+                then = dict(zip(*held.before, strict=True)).get(name, MISSING)
             place = self.places[id(table), name] = Place(table, name, itself(then), origin)
             self.readers.note((id(table), name))
         place.read = True
@@ -328,3 +368,19 @@ class SeenValues(SeenObjects):
         for index, item in enumerate(values):
             if self._kind(item) not in PLAIN:
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
+
+
+def _let_go(reads: weakref.ref[SeenValues], key: int, ref: weakref.ref[torch.Tensor]) -> None:
+    """A tensor that something was put on has gone: what that is goes with it, where the notes alone have it. A call makes many, a quantised input each.
+
+    Nothing is taken out: somebody may be going through what is read just now.
+    """
+    marked = None if (here := reads()) is None else here.marked.get(key)
+    if here is None or marked is None or marked.ref is not ref:
+        return
+    found = (here.places.get((id(marked.table), name)) for name in marked.names)
+    places = [place for place in found if place is not None and place.table is marked.table]
+    if sys.getrefcount(marked.table) <= len(places) + _OTHERS:
+        for place in places:
+            place.table, place.then = {}, MISSING
+        marked.table = {}

@@ -16,7 +16,7 @@ from ...forks import OwnLock
 from ...kitchen import CODES, operators
 from ...reasons import COMPUTES
 from ...weights.part import has_parts, is_memory, is_plain
-from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
+from .gguf import as_plain, blocks_of_gguf
 from .offload import LEFT_TO_HOST, others_function
 from .page import PageOrOwn
 
@@ -61,9 +61,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         prefetch = sys.modules.get("comfy.model_prefetch")
         if hasattr(prefetch, _POP):
             replaced.enter_context(in_place_of(prefetch, _POP, partial(_popped, recorder)))
-        for loader in loaders_of_blocks():
-            replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
-            replaced.enter_context(in_place_of(vars(loader)[BLOCKS], "to", partial(_unrecorded, recorder)))
+        replaced.enter_context(blocks_of_gguf(recorder, _unrecorded))
         yield
 
 
