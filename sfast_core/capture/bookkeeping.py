@@ -147,6 +147,11 @@ class Bookkeeping:
             self._keep(tensor, f"the weight {name}" if ref.part is None else f"a part of the weight {name}")
         return node
 
+    def name_weight(self, tensor: torch.Tensor, ref: WeightRef) -> None:
+        """Declare that this tensor is what ``ref`` names, which the table doesn't know."""
+        if tensor not in self._nodes:
+            self._bind(tensor, self._weight(ref, tensor))
+
     def _keep(self, tensor: torch.Tensor, what: str) -> None:
         """The call is not to write to this tensor, by operations that say so or from within others."""
         storage = self._storage(tensor)

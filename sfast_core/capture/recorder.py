@@ -31,22 +31,22 @@ from .guards import Pausing, Reader, Unwatched, reader_at
 from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
-from .live.recording import LiveRecording
+from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
-from .told import ASKED, HIDDEN, Told, tells, told_by
+from .told import ASKED, HIDDEN, Telling, Told, tells, told_by
 from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
-class Recorder(TorchFunctionMode, LiveRecording, Calls):
+class Recorder(TorchFunctionMode, TakingIn, Calls):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         TorchFunctionMode.__init__(self)
-        LiveRecording.__init__(self, inputs, table)
+        TakingIn.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
         self.passing = False
@@ -54,7 +54,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
         self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
-        self.told: list[Told] = []  # by tensors that were there before the call
+        self.told: list[Telling] = []  # by tensors that were there before the call
         self._expected: set[tuple[int, str]] = set()  # likewise by inputs: which, and what
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
@@ -213,6 +213,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
             self.at_work, self.ended_in = modules_at_work(), reader_at(sys._getframe(1))
+            self.blame()
 
     @property
     def weights(self) -> list[WeightRef]:
@@ -317,6 +318,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
+        if self.instead is not None:
+            result, self.instead = self.instead, None
         if name in ASKED and args:
             self._asked(name, args[0])
         self.watch.resume()

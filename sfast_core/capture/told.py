@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -28,6 +28,18 @@ QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 #: What follows from these and isn't the same in a copy, or in what a program makes: a call that asks for it runs as it was.
 HIDDEN = frozenset("_version _is_view _cdata data_ptr storage untyped_storage _typed_storage numpy __array__ __dlpack__".split())
 ASKED = HIDDEN | QUESTIONS.keys()
+
+
+class Telling(Protocol):
+    """Something that a recorded call was told: its ``answer``, and ``now()`` the one at this call."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def answer(self) -> Any: ...
+
+    def now(self) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 Normal = Callable[..., torch.Tensor]
+_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -16,7 +17,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
 
     def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
         values = (torch.randn(shape, generator=generator) * scale).to(device, dtype)
-        return values.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else values
+        return values.contiguous(memory_format=_INNERMOST[len(shape)]) if len(shape) in _INNERMOST else values
 
     def heads(tokens: int, size: int = 64) -> torch.Tensor:
         return normal(2, tokens, 10 * size).view(2, tokens, 10, size).transpose(1, 2)
@@ -34,6 +35,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640), "none", False, normal(*rows.shape))
     numbers, scales = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8), torch.full((640, 1), 3e-4, device=device)
     yield "dequantise_blocks", (torch.full((640, 144), 33, dtype=torch.uint8, device=device), "Q4_K", (640, 256), dtype, torch.float16)
+    yield "add_low_rank", (normal(640, 640), normal(640, 32), normal(32, 640), torch.full((32,), 0.1, device=device))
     yield "quantise", (tokens, torch.int8, None, 64)
     yield "norm_quantise", (tokens, "layer", 1e-6, torch.int8, None, 64, None, None, row, row, normal(2, 256, 640), row)
     yield "norm_quantise", (tokens, "rms", 1e-6, torch.int8, None, 0, normal(640), None, row)
@@ -51,6 +53,9 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     begun = normal(2, 128, 32, 32), normal(320, 192, 1, 1, scale=0.07), normal(320), normal(2, 64, 32, 32)
     yield "conv2d_shortcut", (image, normal(320, 320, 3, 3, scale=0.02), normal(320), 1, *begun)
     yield "upsample_conv2d", (normal(2, 320, 16, 16), normal(320, 320, 3, 3, scale=0.02), normal(320))
+    video = normal(1, 192, 4, 32, 32)
+    yield "norm_pad_video", (video, 1e-24, normal(192), None, None, "silu", 1, 0, "replicate", normal(1, 192, 2, 32, 32))
+    yield "conv2d_act", (video, normal(192, 192, 3, 3, 3, scale=0.02), normal(192), 1, (0, 1, 1))
     yield "attention", (heads(256), heads(256), heads(256))
     yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))
     yield "attention", (heads(256), heads(77), heads(77))

@@ -33,4 +33,13 @@ def _addmm_activation(bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, use_
     return x.new_empty((x.shape[0], y.shape[1]))
 
 
-_UNCOMPUTED: dict[Any, Callable[..., Any]] = {F.linear: _linear, torch.bmm: _bmm, torch._addmm_activation: _addmm_activation}
+def _scaled_mm(x: torch.Tensor, y: torch.Tensor, *_: Any, out_dtype: torch.dtype | None = None, **__: Any) -> torch.Tensor:
+    return x.new_empty((x.shape[0], y.shape[1]), dtype=out_dtype)
+
+
+_UNCOMPUTED: dict[Any, Callable[..., Any]] = {
+    F.linear: _linear,
+    torch.bmm: _bmm,
+    torch._addmm_activation: _addmm_activation,
+    getattr(torch, "_scaled_mm", None): _scaled_mm,
+}

@@ -29,6 +29,8 @@ REFERENCE = "reference"
 _STAKE = 0.02
 _THREADS = 8
 _EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads but the calling one may take together; a larger one runs alone
+_FILLED_AT_ONCE = 2**22  #: numbers of a float of 8 bits
+_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 log = logging.getLogger("fast_compile")
 
 
@@ -74,7 +76,7 @@ class Job:
     def bytes(self) -> int:
         """The size of the arguments, with what lies between their rows, and about that of the results."""
         leaves = [leaf for leaf in _pytree.tree_leaves((self._args, self._kwargs)) if isinstance(leaf, torch.Tensor)]
-        return sum(leaf.nbytes + leaf.itemsize * _span(leaf) for leaf in leaves)
+        return sum(leaf.nbytes + max(2, leaf.itemsize) * _span(leaf) for leaf in leaves)  # what is made of numbers of 8 bits has 16
 
     def example(self, device: torch.device, filled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Random arguments of these shapes. Not zeros: they run faster than real data. The global generators stay as they are.
@@ -91,8 +93,8 @@ class Job:
             if not isinstance(meta, torch.Tensor):
                 return meta
             tensor = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device=device)
-            if self._channels_last and meta.dim() == 4:
-                tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=torch.channels_last)
+            if self._channels_last and meta.dim() in _INNERMOST:
+                tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=_INNERMOST[meta.dim()])
             if not tensor.is_floating_point() and tensor.dtype != torch.int8:
                 return tensor.zero_()  # always: they may be indices
             return tensor if generator is None else _random(tensor, generator)
@@ -104,9 +106,20 @@ def _random(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """``tensor``, filled with what quantised weights look like where it is of 8 bits."""
     if tensor.dtype == torch.int8:
         return tensor.random_(-127, 128, generator=generator)
-    if tensor.itemsize == 1:  # which PyTorch fills with no random numbers
-        return tensor.copy_(torch.empty(tensor.shape, dtype=torch.float16, device=tensor.device).normal_(std=16.0, generator=generator))
-    return tensor.normal_(generator=generator)
+    if tensor.itemsize > 1:
+        return tensor.normal_(generator=generator)
+    _fill(tensor, generator)
+    return tensor
+
+
+def _fill(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """A float of 8 bits, of which PyTorch draws no random numbers: they are drawn in 16, a part at a time, since those take memory, too."""
+    along = next((dim for dim, size in enumerate(tensor.shape) if size > 1), None)
+    if along is not None and tensor.numel() > _FILLED_AT_ONCE:
+        for half in tensor.chunk(2, along):
+            _fill(half, generator)
+    else:
+        tensor.copy_(torch.empty(tensor.shape, dtype=torch.float16, device=tensor.device).normal_(std=16.0, generator=generator))
 
 
 def _span(tensor: torch.Tensor) -> int:

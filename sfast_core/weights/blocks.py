@@ -1,6 +1,6 @@
 """The memory of a weight that lies in GGUF's blocks: a tensor of a class of its own, which has another shape than its memory.
 
-A loader (ComfyUI-GGUF's, diffusers') keeps the file's bytes in a tensor that says of which of GGUF's types they are, and which shape the weight has.
+A loader (ComfyUI-GGUF's, diffusers', Forge's) keeps the file's bytes in a tensor that says of which of GGUF's types they are, and which shape the weight has.
 To such a class the bytes are a weight's one part.
 """
 
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 _BYTES = "_fast_compile_bytes"  # on the whole, which makes it: who holds the whole's memory stays the whole
+_FORGES = "gguf_cls"  # which lays blocks out in its own way, and says here whose code reads them
 #: Under which names a loader puts the type and the shape.
-_NAMES = (("tensor_type", "tensor_shape"), ("quant_type", "quant_shape"))
+_NAMES = (("tensor_type", "tensor_shape"), ("quant_type", "quant_shape"), (_FORGES, "real_shape"))
 #: Names of GGUF's types by their numbers, as far as :func:`dequantise_blocks` knows them; None: the memory is the weight.
 _KINDS: dict[int, str | None] = {
     **{0: None, 1: None, 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0"},
@@ -23,12 +24,14 @@ _KINDS: dict[int, str | None] = {
 def is_of_blocks(whole: torch.Tensor) -> bool:
     """Whether a tensor is such a weight, of a type that is known."""
     said = _said(whole)
-    return said is not None and (said[0] is None or int(said[0]) in _KINDS)
+    return said is not None and (said[0] is None or isinstance(said[0], type) or int(said[0]) in _KINDS)
 
 
 def kind_of(whole: torch.Tensor) -> str | None:
-    """The name of its type; None where its memory is what it is."""
+    """The name of its type, in which everything is that steers what reads it; None where its memory is what it is."""
     kind, _ = _said(whole) or (None, ())
+    if isinstance(kind, type):
+        return f"{kind.__qualname__} in {vars(whole).get('computation_dtype')}"
     return None if kind is None else _KINDS[int(kind)]
 
 

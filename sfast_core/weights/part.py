@@ -9,14 +9,17 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from .added import Added, part_of_added
 from .blocks import bytes_of, is_of_blocks, kind_of, shape_of
 from .errors import WeightsChanged
 
 _BYTES = "bytes"  # the name of the part that is a whole's memory
+_OF_BLOCKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {_BYTES: bytes_of, **{name: partial(part_of_added, name) for name in Added._fields}}
 STAMP = "_fast_compile_stamp"  #: on a whole: see :func:`stamped`
 Stamp = tuple[int, int]
 
@@ -92,7 +95,7 @@ class Part:
 
     Args:
         whole: the tensor that has it.
-        where: the attributes that lead there from the whole, with dots.
+        where: the attributes that lead there from the whole, with dots; of blocks their bytes, or a field of what is :class:`.added.Added` to them.
 
     Attributes:
         of: the part of a tensor that is such a whole. It runs nothing but look-ups of attributes.
@@ -100,7 +103,7 @@ class Part:
 
     def __init__(self, whole: torch.Tensor, where: str) -> None:
         self.where = where
-        self.of: Callable[[torch.Tensor], torch.Tensor] = bytes_of if where == _BYTES else operator.attrgetter(where)
+        self.of: Callable[[torch.Tensor], torch.Tensor] = _OF_BLOCKS[where] if is_of_blocks(whole) else operator.attrgetter(where)
         self._class, self._context, self._numbers = type(whole), _context(whole), whole.numel()
         self._last = stamped(whole)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfast_core.choices import Choice, Choices
 from sfast_core.runtime.tuner import _EXAMPLE_BYTES, REFERENCE, Job, Tuner
@@ -262,14 +263,36 @@ def test_numbers_of_8_bits_are_random_too(dtype: torch.dtype) -> None:
     assert numbers.dtype == dtype and torch.isfinite(numbers.float()).all() and float(numbers.float().std()) > 8
 
 
+class _Largest(TorchDispatchMode):
+    """How many bytes the largest result of an operator has."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.bytes = max(self.bytes, result.nbytes if isinstance(result, torch.Tensor) else 0)
+        return result
+
+
+def test_an_example_takes_no_more_while_it_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight of 8 bits was drawn in 16 as a whole: three times its size, at the moment when memory is short."""
+    monkeypatch.setattr("sfast_core.runtime.tuner._FILLED_AT_ONCE", 1000)
+    given = Job("a", [Impl("one")], (torch.empty(1, 3, 4000, dtype=torch.float8_e4m3fn, device="meta"),), {})
+    with _Largest() as largest:
+        ((numbers,), _) = given.example(CPU)
+    assert largest.bytes == numbers.nbytes and bool(numbers.view(torch.uint8).any(-1).all())
+
+
 def test_compiling_computes_no_product() -> None:
     """Each thread that did would keep a workspace of cuBLAS."""
     products = []
 
     def launch(*args: Any, **kwargs: Any) -> None:
         products.append(F.linear(torch.ones(2, 3), torch.ones(4, 99)))  # can't be computed
+        numbers = torch.ones(2, 3).to(torch.float8_e4m3fn)
+        products.append(torch._scaled_mm(numbers, torch.ones(99, 4).to(torch.float8_e4m3fn), torch.ones(()), torch.ones(()), out_dtype=torch.bfloat16))
 
     assert tuner(measure=False).decide([job("a", SimpleNamespace(name="one", launch=launch, per_thread=False))]) == ["one"]
-    assert [product.shape for product in products] == [(2, 4)]
+    assert [(product.shape, product.dtype) for product in products] == [((2, 4), torch.float32), ((2, 4), torch.bfloat16)]
     reference = Impl(REFERENCE)
     assert tuner(measure=False).decide([job("a", reference)]) == [REFERENCE] and reference.seen == []

@@ -17,7 +17,7 @@ def drop_gone(reads: SeenValues) -> None:
     One that is gone held others, so this goes on for as long as something goes.
     """
     reads.asked = {key: asked for key, asked in reads.asked.items() if asked.ask is not name_of or asked.of[-1]() is not None}
-    reads.marked = {key: (tensor, table) for key, (tensor, table) in reads.marked.items() if tensor() is not None}
+    reads.marked = {key: marked for key, marked in reads.marked.items() if marked.ref() is not None}
     first = True
     while _objects(reads, first) or _tables(reads) or _functions(reads):
         first = False

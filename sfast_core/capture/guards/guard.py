@@ -290,7 +290,7 @@ class Guard:
 
 def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
     """What was read of what others had put on tensors, by the ids of these."""
-    marked = {id(table): tensor for tensor, table in ((ref(), table) for ref, table in reads.marked.values()) if tensor is not None}
+    marked = {id(each.table): tensor for each in reads.marked.values() if (tensor := each.ref()) is not None}
     tables, parts = {table: id(tensor) for table, tensor in marked.items()}, {table: _parts(tensor) for table, tensor in marked.items()}
     found: dict[int, dict[str, Any]] = {}
     for (table, name), place in reads.places.items() if tables else ():

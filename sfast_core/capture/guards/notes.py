@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+import torch
+
 from .chains import Chain
 from .kinds import Kind
 from .origin import Origin
@@ -55,6 +57,12 @@ class Seen:
     def get(self) -> Any:
         """The object, or None where it is gone."""
         return self.value if self.ref is None else self.ref()
+
+    def let_go(self) -> None:
+        """It is gone: so is what it had, as it would have been."""
+        self.before.clear()
+        self.found.clear()
+        self.table = None
 
 
 @dataclass(eq=False, slots=True)
@@ -105,6 +113,15 @@ class Place:
     then: Any
     origin: Origin | None
     read: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class Marked:
+    """One tensor that somebody has put something on: of which ``names`` are read, in the dictionary ``table``."""
+
+    ref: weakref.ref[torch.Tensor]
+    table: Table
+    names: set[str] = field(default_factory=set)
 
 
 @dataclass(eq=False, slots=True)

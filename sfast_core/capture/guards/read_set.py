@@ -14,7 +14,8 @@ import functools
 import operator
 import sys
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ class ReadSet(SeenValues):
 
     Attributes:
         words: strings among the constants of the code that ran.
+        others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
     """
 
@@ -79,6 +81,7 @@ class ReadSet(SeenValues):
         super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
+        self.others_words: dict[int, set[str]] = {}
         self._names: set[str] = set()  # in all code that ran
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
@@ -104,6 +107,8 @@ class ReadSet(SeenValues):
             known = self._plans.get(id(code))
             if known is not None and known[0] is code:
                 plan = known[1]
+                if self.others_words and self.readers.others is None:  # the model calls it, too
+                    self.words |= self.others_words.pop(id(code), frozenset())
             elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
                 return
             else:
@@ -143,7 +148,10 @@ class ReadSet(SeenValues):
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self._told |= reads.loose & (TOLD | OF_CLASSES)
-        self.words |= reads.words
+        if self.readers.others is None:
+            self.words |= reads.words
+        else:
+            self.others_words[id(code)] = reads.words
         self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
         self._names.update(code.co_names)
@@ -301,6 +309,19 @@ class ReadSet(SeenValues):
     def run_live(self, modules: Iterable[torch.nn.Module], functions: Iterable[Any] = ()) -> None:
         """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
         self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(map(id, functions))
+
+    @contextmanager
+    def within_others(self, table: Table, place: str, kind: Any) -> Iterator[None]:
+        """A function of others, of this kind, runs as a part of the model: the one that is in ``table`` at ``place``, at later calls as well."""
+        before, self.readers.others = self.readers.others, kind
+        try:
+            try:
+                self._see(self._place(table, place, table.get(place, MISSING), None), USED, Origin(None, place))
+            except Exception as error:
+                self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
+            yield
+        finally:
+            self.readers.others = before
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         seen = super()._new(value, kind, origin)

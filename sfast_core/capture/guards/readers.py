@@ -25,10 +25,12 @@ class Reader(NamedTuple):
     Attributes:
         function: the code of the outermost function of tensors that the innermost module at work calls, and in which that was; None where there is none.
         module: that module, held weakly; None where it is the one that is recorded.
+        others: the kind of the function of others that is recorded with the model's code, and within which that was; None where there is none.
     """
 
     function: CodeType | None
     module: weakref.ref[torch.nn.Module] | None
+    others: Any = None
 
 
 class Readers:
@@ -37,11 +39,13 @@ class Readers:
     Attributes:
         frame: of the function that starts now, and what it reads is looked at.
         of: the readers, by what they read.
+        others: the kind of the function of others that is at work, or None.
     """
 
     def __init__(self) -> None:
         self.frame: FrameType | None = None
         self.of: dict[Key, Reader] = {}
+        self.others: Any = None
         self._module: torch.nn.Module | None = None
         self._known: tuple[FrameType | None, Reader] = None, Reader(None, None)
         self._take_tensors: dict[int, tuple[CodeType, bool]] = {}  # functions that have started, by their code
@@ -59,10 +63,10 @@ class Readers:
     def now(self) -> Reader:
         """Who is at work."""
         if self._module is not None:
-            return Reader(None, weakref.ref(self._module))
+            return Reader(None, weakref.ref(self._module), self.others)
         if self._known[0] is not self.frame:
             self._known = self.frame, _reader(self.frame, self._take_tensors)
-        return self._known[1]
+        return self._known[1] if self.others is None else self._known[1]._replace(others=self.others)
 
     @contextmanager
     def within(self, module: torch.nn.Module) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from types import GetSetDescriptorType, MemberDescriptorType
@@ -13,7 +14,7 @@ from .all_names import own_of
 from .chains import ITEM, USED, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
-from .notes import COMPUTED, MISSING, Asked, Seen, Table, local, slot
+from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
 from .of_c import is_of_c, told
 from .origin import Origin
 from .readers import Readers
@@ -43,7 +44,7 @@ class SeenObjects:
         spaces: what the classes had of which something was seen.
         counted: tables of weights that are gone through, and how many there were.
         hooks: of modules that have some: the module's table, the name in it, and which there were.
-        marked: tensors of which what others had put on them is read, each with the dictionary in which that is.
+        marked: tensors of which what others had put on them is read.
         readers: who looked first at what is read.
         arrays: NumPy is used.
     """
@@ -59,7 +60,7 @@ class SeenObjects:
         self.spaces: dict[type, Table] = {}
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
         self.hooks: list[tuple[Table, str, list[Any], Origin | None]] = []
-        self.marked: dict[int, tuple[weakref.ref[torch.Tensor], Table]] = {}
+        self.marked: dict[int, Marked] = {}
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
         self.arrays = False
@@ -94,6 +95,10 @@ class SeenObjects:
                 self._kinds[cls] = kind
         return kind
 
+    def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """Note what code may put into what it comes by where it goes through the modules below one."""
+        raise NotImplementedError
+
     def _object(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
         seen = self.seen.get(id(value))
         if seen is None or seen.get() is not value:
@@ -106,6 +111,7 @@ class SeenObjects:
             name = below.name
             if name in WALKS and kind is Kind.MODULE:
                 self._walk(value, origin)
+                self._what_is_come_by(value, origin)
             elif below.read or seen.table is None:
                 then = found[name] if name in found else self._attribute(seen, name)
                 if then is COMPUTED or then is MISSING:
@@ -154,7 +160,7 @@ class SeenObjects:
         self.seen[id(value)] = seen
         self._space(cls)
         try:  # it may have been made in this call, and then it is to go as ever
-            seen.ref = weakref.ref(value, lambda _, before=seen.before: before.clear())  # type: ignore[misc]
+            seen.ref = weakref.ref(value, functools.partial(_gone, weakref.ref(self), id(value)))
         except TypeError:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
@@ -237,6 +243,13 @@ class SeenObjects:
             if found is not MISSING and self._kind(found) not in PLAIN:
                 self._see(found, USED, Origin(origin, name))
         return value
+
+
+def _gone(reads: weakref.ref[SeenObjects], key: int, ref: weakref.ref[Any]) -> None:
+    """An object of which something is read has gone. Nothing is taken out: somebody may be going through what is read just now."""
+    seen = None if (here := reads()) is None else here.seen.get(key)
+    if seen is not None and seen.ref is ref:
+        seen.let_go()
 
 
 def _how(cls: type, in_class: Any) -> Any:

@@ -16,7 +16,7 @@ from ...forks import OwnLock
 from ...kitchen import CODES, operators
 from ...reasons import COMPUTES
 from ...weights.part import has_parts, is_memory, is_plain
-from .gguf import BLOCKS, DEQUANTISE, as_plain, dequantised, loaders_of_blocks
+from .gguf import as_plain, blocks_of_gguf
 from .offload import LEFT_TO_HOST, others_function
 from .page import PageOrOwn
 
@@ -61,9 +61,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         prefetch = sys.modules.get("comfy.model_prefetch")
         if hasattr(prefetch, _POP):
             replaced.enter_context(in_place_of(prefetch, _POP, partial(_popped, recorder)))
-        for loader in loaders_of_blocks():
-            replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
-            replaced.enter_context(in_place_of(vars(loader)[BLOCKS], "to", partial(_unrecorded, recorder)))
+        replaced.enter_context(blocks_of_gguf(recorder, _unrecorded))
         yield
 
 
@@ -159,7 +157,8 @@ def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any
             result = cast(module, *args, **kwargs)
             _bind(recorder, module, result)
             return result
-    return cast(module, *args, **kwargs)
+    with recorder.unread():  # it asks for attributes by computed names: which of the layer's there are says where its weights are, and no more
+        return cast(module, *args, **kwargs)
 
 
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -108,7 +109,7 @@ def _moved(pack: Any, model: Any) -> None:
 
 
 def scenario_loras_that_are_added_at_each_call() -> None:
-    """The pack's way: a patched weight keeps its blocks, and its patches beside them."""
+    """The pack's way: a patched weight keeps its blocks, and its patches beside them. Other LoRAs on the same layers are no other trace."""
     pack = _pack()
     if pack is None:
         return
@@ -119,9 +120,31 @@ def scenario_loras_that_are_added_at_each_call() -> None:
         if number % 2:
             _moved(pack, model)
         mine, theirs = (fast, twin) if step is None else (lora(fast, "sd15", *step), lora(twin, "sd15", *step))
+        traced = calls(model)["traced"] if number else 0
         seen.append(sample(mine))
         assert_close(seen[-1], sample(theirs), 1e-3)
+        assert number not in (2, 3) or calls(model)["traced"] == traced, dict(calls(model))
     for other in seen[1:4]:
         assert_differs(seen[0], other)
     assert torch.equal(seen[4], seen[0]) and torch.equal(seen[5], seen[1])
     assert not calls(model)["eager"], dict(calls(model))
+
+
+def scenario_loras_that_are_switched_often() -> None:
+    """One, several, others: never those of the step before, and no other trace."""
+    pack = _pack()
+    if pack is None:
+        return
+    model, twin = _load(pack, "Q8_0"), _load(pack, "Q8_0")
+    fast, plan = fast_compile.apply(model), random.Random(3)
+    sets = [((1.0, 5),), ((0.4, 5),), ((1.0, 905),), ((1.0, 5), (0.5, 905)), ((0.3, 7), (0.5, 905))]
+    expected: dict[Any, torch.Tensor] = {}
+    for _ in range(100):
+        chosen = plan.choice(sets)
+        mine, theirs = fast, twin
+        for step in chosen:
+            mine, theirs = lora(mine, "sd15", *step), lora(theirs, "sd15", *step)
+        if chosen not in expected:
+            expected[chosen] = sample(theirs, steps=1)
+        assert_close(sample(mine, steps=1), expected[chosen], 1e-3)
+    assert calls(model)["traced"] == 1 and not calls(model)["eager"], dict(calls(model))
