@@ -362,3 +362,16 @@ def test_which_numbers_are_only_compared() -> None:
     for function in (at_once, computed, closed_over, handed):
         function(Reads())
     assert found == [True, True, False, False, False]
+
+
+def test_functions_that_come_and_go_are_no_cause_for_modules_that_run_live() -> None:
+    """As guidance by perturbed attention calls the model with them in turns, beside a module that no record can hold."""
+    host = Host()
+    own = host.net.join.forward
+    host.net.join.forward = lambda x: own(x) * (1.5 if float(x.mean()) < 1e9 else 1.0)  # type: ignore[method-assign]
+    options = {"cond_or_uncond": [0, 1], "sigmas": torch.ones(2)}
+    patched = {**options, **free_u(), **perturbed()}
+    for _ in range(10):
+        for given in (patched, options, options):  # no multiple of how often it is looked
+            host(torch.randn(2, 4, 8), given)
+    assert host.engine.report.calls == {"eager": 1, "traced": 2, "fused": 27}, host.engine.report.text()

@@ -71,6 +71,11 @@ class Calls(InPlace):
         self.decisions = Decisions(list(self.graph.nodes))
         self.instead: Number | None = None
 
+    def in_place_of(self, result: Any) -> Any:
+        """What a function's caller gets: its result, or what stands for it."""
+        instead, self.instead = self.instead, None
+        return result if instead is None else instead
+
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The call's arguments with nodes for tensors; None when it asks for metadata only."""
         if name in METADATA and not (name == "type" and len(args) > 1):

@@ -212,8 +212,7 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
-            self.at_work, self.ended_in = modules_at_work(), reader_at(sys._getframe(1))
-            self.blame()
+            self.at_work, self.ended_in, self.blamed = modules_at_work(), reader_at(sys._getframe(1)), self.others_at_work
 
     @property
     def weights(self) -> list[WeightRef]:
@@ -318,8 +317,7 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
-        if self.instead is not None:
-            result, self.instead = self.instead, None
+        result = self.in_place_of(result)
         if name in ASKED and args:
             self._asked(name, args[0])
         self.watch.resume()

@@ -56,8 +56,8 @@ class Tracer:
         self._changing: set[Hashable] = set()  # signatures whose last recorded call changed the module
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
         self.words: set[str] = set()  # in the code that ran in recorded calls
-        self.live = LiveModules()
         self.taken_in = TakenIn()
+        self.live = LiveModules(self.taken_in.there)
         self._attempts = 0
         self._passed: frozenset[Hashable] = frozenset()  # signatures with a reason against a trace that may pass, and functions of others in it
         self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read

@@ -137,3 +137,34 @@ def test_what_reads_values_may_run_live() -> None:
     for _ in range(6):
         same(found, x(), {"between": [reading]})
     assert found.calls == {"traced": 1, "replayed": 5}
+
+
+def test_a_function_that_is_recorded_with_the_model_is_in_its_graph() -> None:
+    """As FreeU, whose Fourier transforms a graph holds. One that brings a tensor from main memory at each call isn't: it runs live after all."""
+    from tests.taken_in import Host as Options
+
+    found, elsewhere = Options(), torch.linspace(0.5, 1.5, 8)
+    found.net.to(DEVICE)
+    generator = torch.Generator(DEVICE).manual_seed(1)
+
+    def fourier(h: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        h[:, :2] = h[:, :2] * 1.3
+        frequencies = torch.fft.fftshift(torch.fft.fftn(skip.float(), dim=(-2, -1)), dim=(-2, -1))
+        mask = torch.ones(frequencies.shape, device=skip.device)
+        mask[..., 0:1, 0:1] = 0.4
+        return h, torch.fft.ifftn(torch.fft.ifftshift(frequencies * mask, dim=(-2, -1)), dim=(-2, -1)).real.to(skip.dtype)
+
+    def brought(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        return q * elsewhere.to(q.device), k, v
+
+    for functions, live in (({"output": [fourier]}, 0), ({"output": [fourier], "attn": [brought]}, 2)):
+        for _ in range(8):
+            given = torch.randn(2, 4, 8, device=DEVICE, generator=generator)
+            options = {"cond_or_uncond": [0, 1], "sigmas": torch.ones(2, device=DEVICE), "patches": functions}
+            mine = found(given.clone(), options)
+            with torch.inference_mode():
+                expected = found.net.forward(given, options)
+            assert float((mine - expected).norm() / expected.norm()) < 1e-2
+        signature = found.engine.report.signatures[-1]
+        assert signature.captures == 1 and len(signature.live) >= live and not found.engine.report.calls["eager"], found.engine.report.text()
+        assert bool(signature.live) == bool(live), found.engine.report.text()

@@ -183,6 +183,12 @@ class Guard:
         found = ((place.table, place.name) for place in self._places.all() if type(place.table) is dict and code_of(place.then) is code)
         return next(found, None)
 
+    def apart_from(self, table: dict[Any, Any]) -> Guard:
+        """A copy that doesn't watch what is in this table."""
+        copied = copy.copy(self)
+        copied._left_out = self._left_out | {(id(table), place.name) for place in self._places.all() if place.table is table}
+        return copied
+
     def steady(self, module: torch.nn.Module) -> Guard | None:
         """A copy that doesn't watch what is different for a call of ``module`` now; None where there is no end of that."""
         copied = copy.copy(self)

@@ -87,9 +87,13 @@ class LiveModules:
 
     A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's own: what one expert does
     all do. Likewise those in which the same code was put into the place of the forward.
+
+    Args:
+        apart: a table of what comes and goes from call to call: it is no cause.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, apart: dict[str, Any] | None = None) -> None:
+        self._apart: dict[str, Any] = {} if apart is None else apart
         self._cut: dict[str, str] = {}
         self._functions: list[InTable] = []
         self._guards: list[Guard] = []  # of the recordings that came to nothing: what steered them
@@ -161,7 +165,7 @@ class LiveModules:
         return list(self._functions)
 
     def _watch(self, root: torch.nn.Module, guard: Guard | None) -> None:
-        if guard is not None and guard.changed(root) is None:  # else it would always find something
+        if guard is not None and (guard := guard.apart_from(self._apart)).changed(root) is None:  # else it would always find something
             self._guards.append(guard)
 
     def _inside(self, path: str) -> bool:

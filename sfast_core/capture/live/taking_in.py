@@ -50,11 +50,12 @@ class TakingIn(LiveRecording):
     @property
     def at_work_in(self) -> Any:
         """The kind of the function that is at work, or None."""
-        return self._at_work[-1].kind if self._at_work else None
+        return None if (foreign := self.others_at_work) is None else foreign.kind
 
-    def blame(self) -> None:
-        """The recording is given up: because of the function that is at work, where there is one."""
-        self.blamed = self._at_work[-1] if self._at_work else None
+    @property
+    def others_at_work(self) -> Foreign | None:
+        """The innermost of these functions that is running now."""
+        return self._at_work[-1] if self._at_work else None
 
     def call_taken_in(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function of others returns, recorded with the model's own code.

@@ -119,7 +119,7 @@ def scenario_skip_layer_guidance() -> None:
     before = calls(model)
     assert_close(sample(fast), expected)
     assert_fused(model, before)
-    assert any("double_block" in name for signature in report_of(model).signatures for name in signature.live)
+    assert any("double_block" in name for signature in report_of(model).signatures for name in signature.recorded_in)
 
 
 def scenario_frames_of_a_video() -> None:
