@@ -35,6 +35,7 @@ class Subject:
     """What is measured: a module with random weights on the GPU, and the keyword arguments of one call.
 
     ``parts``: names of the submodules that a user would compile, each by itself; empty: the module is compiled as a whole.
+    ``call``: what a call is where it isn't the module's own. ``calls`` to a round, at least ``rounds``: fewer of what takes seconds.
     """
 
     name: str
@@ -42,6 +43,9 @@ class Subject:
     build: Callable[[torch.dtype], Any]
     inputs: Callable[[Any, torch.dtype], dict[str, Any]]
     parts: tuple[str, ...] = ()
+    call: Callable[..., Any] | None = None
+    calls: int = _CALLS
+    rounds: int = _LEAST_ROUNDS
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Row:
     first_calls_s: float = 0.0
     peak_bytes: int = 0
     steady_peak_bytes: int = 0
+    transient_bytes: int = 0
     error: float = 0.0
     rounds_ms: list[float] = field(default_factory=list)
 
@@ -63,6 +68,7 @@ class Row:
 class _Provider:
     row: Row
     forward: Callable[[], torch.Tensor]
+    subject: Subject
     report: Callable[[], str] | None = None
 
 
@@ -82,9 +88,13 @@ def _make(name: str, subject: Subject, module: Any) -> _Provider:
     def forward() -> torch.Tensor:
         if name == "compile-reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()  # a step may be several compiled parts: the first one's results are still read
-        return _first_tensor(module(**inputs))
+        return _first_tensor(_call(subject, module, inputs))
 
-    return _Provider(Row(subject.name, str(subject.dtype).removeprefix("torch."), name), forward, report)
+    return _Provider(Row(subject.name, str(subject.dtype).removeprefix("torch."), name), forward, subject, report)
+
+
+def _call(subject: Subject, module: Any, inputs: dict[str, Any]) -> Any:
+    return module(**inputs) if subject.call is None else subject.call(module, **inputs)
 
 
 def _compiled(provider: str, module: Any, name: str) -> Any:
@@ -109,14 +119,18 @@ def _prepare(provider: _Provider) -> torch.Tensor:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     start = time.perf_counter()
-    for _ in range(_WARM_UP_CALLS):
+    for _ in range(min(_WARM_UP_CALLS, 2 * provider.subject.calls)):
         provider.forward()
         torch.cuda.synchronize()
     provider.row.first_calls_s = time.perf_counter() - start
-    return provider.forward().float().clone()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = provider.forward().float().clone()
+    provider.row.transient_bytes = torch.cuda.max_memory_allocated() - before
+    return result
 
 
-def rounds(providers: list[Any]) -> list[list[Any]]:
+def rounds(providers: list[Any], least: int = _LEAST_ROUNDS) -> list[list[Any]]:
     """The orders to measure in, each as often: a balanced Latin square (E. J. Williams, 1949), for an odd number with its mirror image.
 
     Each provider stands in each place as often as any other, and in a round behind each other as often: the GPU's power limit remembers what
@@ -126,18 +140,18 @@ def rounds(providers: list[Any]) -> list[list[Any]]:
     first = [(place + 1) // 2 if place % 2 else (count - place // 2) % count for place in range(count)]  # 0, 1, n - 1, 2, n - 2, ...
     square = [[providers[(index + turn) % count] for index in first] for turn in range(count)]
     orders = square if count % 2 == 0 else [*square, *(order[::-1] for order in square)]
-    return orders * -(-_LEAST_ROUNDS // len(orders))
+    return orders * -(-least // len(orders))
 
 
 def _round(provider: _Provider) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     provider.forward()  # the GPU is busy with it while the CPU prepares the next, as it is in the middle of a sampling run
     begin.record()
-    for _ in range(_CALLS):
+    for _ in range(provider.subject.calls):
         provider.forward()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / _CALLS
+    return begin.elapsed_time(end) / provider.subject.calls
 
 
 @torch.no_grad()
@@ -160,7 +174,7 @@ def measure(
         result = _prepare(provider)
         provider.row.error = float((result - exact).norm() / exact.norm())
         providers.append(provider)
-    for order in rounds(providers):
+    for order in rounds(providers, subject.rounds):
         for provider in order:
             provider.row.rounds_ms.append(_round(provider))
     kernels: list[KernelRow] = []
@@ -176,7 +190,7 @@ def measure(
 def _in_float32(original: Any, subject: Subject) -> torch.Tensor:
     exact = copy.deepcopy(original).float()
     inputs = {key: _float(value) for key, value in subject.inputs(original, subject.dtype).items()}
-    result = _first_tensor(exact(**inputs)).clone()
+    result = _first_tensor(_call(subject, exact, inputs)).clone()
     del exact
     torch.cuda.empty_cache()
     return result
@@ -204,12 +218,13 @@ def _profile(provider: _Provider, path: Path) -> list[KernelRow]:
 def table(rows: list[Row], what: str) -> str:
     """The rows as a Markdown table; the columns of memory only where it was counted."""
     memory = any(row.peak_bytes for row in rows)
-    header = [what, "provider", "ms", "x eager", "first calls", *(["peak memory", "later calls"] if memory else []), "error to float32"]
+    header = [what, "provider", "ms", "x eager", "first calls", *(["peak memory", "later calls"] if memory else ["beside weights"]), "error to float32"]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for row in rows:
         alike = [other for other in rows if (other.model, other.dtype) == (row.model, row.dtype)]
         eager = next((other.ms for other in alike if other.provider == "eager"), row.ms)
-        counts = [f"{count / 2**30:.2f} GiB" if count else "" for count in (row.peak_bytes, row.steady_peak_bytes)] if memory else []
+        sizes = (row.peak_bytes, row.steady_peak_bytes) if memory else (row.transient_bytes,)
+        counts = [f"{count / 2**30:.2f} GiB" if count else "" for count in sizes]
         name = f"{row.model}, {row.dtype}"
         cells = [name, row.provider, f"{row.ms:.2f}", f"{eager / row.ms:.2f}", f"{row.first_calls_s:.1f} s", *counts, f"{row.error:.1e}"]
         lines.append(f"| {' | '.join(cells)} |")

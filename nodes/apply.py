@@ -8,7 +8,8 @@ from comfy_api.latest import io
 
 from ..sfast_core import CompileConfig
 from ..sfast_core.hosts import comfy
-from .applying import config_of, switches
+from ..sfast_core.qualities import EXACT, QUALITIES
+from .applying import config_of, metadata_of, switches
 from .schema import CATEGORY, aliases
 
 
@@ -31,17 +32,33 @@ class ApplyFastCompile(io.ComfyNode):
             inputs=[
                 io.Model.Input("model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."),
                 *switches("the model"),
+                io.Combo.Input(
+                    "quality",
+                    options=list(QUALITIES),
+                    default=EXACT,
+                    optional=True,
+                    tooltip=(
+                        "exact: what the model computes, up to float rounding. near-exact: products in 8 bits, in as many layers as the result bears, "
+                        "measured on your model in its first step; pictures differ by details. fast: more of the same, within a larger budget. What was "
+                        "done stands in the badge, the report and the picture's metadata."
+                    ),
+                ),
             ],
+            hidden=[io.Hidden.extra_pnginfo],
             outputs=[io.Model.Output(tooltip="The same model, faster.")],
         )
 
     @classmethod
-    def execute(cls, model: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None) -> io.NodeOutput:
+    def execute(
+        cls, model: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None, quality: str = EXACT
+    ) -> io.NodeOutput:
         """Clone and wrap the model.
 
         Raises:
             TypeError: ``model`` is no ComfyUI model, or ``settings`` are none of ``Fast Compile Settings``.
+            ValueError: there is no such ``quality``.
         """
         if not enabled:
             return io.NodeOutput(model)
-        return io.NodeOutput(comfy.apply(model, config_of(settings, cuda_graphs)))
+        config = config_of(settings, cuda_graphs).replace(quality=quality)
+        return io.NodeOutput(comfy.apply(model, config, metadata_of(cls.hidden) if quality != EXACT else None))

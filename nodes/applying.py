@@ -24,6 +24,12 @@ def switches(thing: str) -> list[io.Input]:
     ]
 
 
+def metadata_of(hidden: Any) -> dict[str, Any] | None:
+    """What ComfyUI writes into the pictures of the prompt that is running, by name, besides the prompt itself; None where it writes nothing."""
+    found = getattr(hidden, "extra_pnginfo", None)
+    return found if isinstance(found, dict) else None
+
+
 def config_of(settings: Any, cuda_graphs: bool) -> CompileConfig:
     """The config that the switches make.
 

@@ -65,6 +65,10 @@ def _applies(name: str, of: str) -> type[_Older]:
     return type("Apply", (_Older,), {"REQUIRED": {name: (of,), **_SWITCHES}, "OPTIONAL": _SETTINGS, "RETURN_TYPES": (of,)})
 
 
+_APPLY_MODEL = _applies("model", "MODEL")
+_APPLY_MODEL.OPTIONAL = {**_SETTINGS, "quality": (["exact", "near-exact", "fast"], {"default": "exact"})}
+
+
 class _Settings(_Older):
     REQUIRED: ClassVar[dict[str, Any]] = {
         "graph_memory_mb": ("INT", {"default": 0, "min": 0, "max": 1_000_000}),
@@ -72,6 +76,11 @@ class _Settings(_Older):
         "adopt_weights": ("BOOLEAN", {"default": True}),
         "measure_impls": ("BOOLEAN", {"default": True}),
         "disabled_rewrites": ("STRING", {"default": ""}),
+    }
+    OPTIONAL: ClassVar[dict[str, Any]] = {
+        "quality_budget": ("FLOAT", {"default": 0.0, "min": 0.0, "max": 1.0, "step": 0.001}),
+        "quality_layers": ("STRING", {"default": ""}),
+        "quality_parts": ("STRING", {"default": ""}),
     }
     RETURN_TYPES = ("FAST_COMPILE_SETTINGS",)
     RETURN_NAMES = ("settings",)
@@ -144,7 +153,7 @@ class _Benchmark(_Older):
 
 
 NODE_CLASS_MAPPINGS: dict[str, type[_Older]] = {
-    "ApplyFastCompile": _applies("model", "MODEL"),
+    "ApplyFastCompile": _APPLY_MODEL,
     "ApplyFastCompileVAE": _applies("vae", "VAE"),
     "ApplyFastCompileCLIP": _applies("clip", "CLIP"),
     "ApplyFastCompileControlNet": _applies("control_net", "CONTROL_NET"),

@@ -68,17 +68,48 @@ class FastCompileSettings(io.ComfyNode):
                         "out which one makes a difference; each left out costs speed."
                     ),
                 ),
+                io.Float.Input(
+                    "quality_budget",
+                    default=0.0,
+                    min=0.0,
+                    max=1.0,
+                    step=0.001,
+                    optional=True,
+                    tooltip=(
+                        "With a quality other than exact: the largest relative distance of the model's result from the exact one. 0: near-exact 0.01, "
+                        "fast 0.03; in bfloat16 twice that."
+                    ),
+                ),
+                io.String.Input(
+                    "quality_layers",
+                    default="",
+                    optional=True,
+                    tooltip=(
+                        "Which linear layers may compute in 8 bits then: patterns of their names, separated by commas, such as *attn* or, of those "
+                        "that may not, !*.ff.*. Empty: all."
+                    ),
+                ),
+                io.String.Input(
+                    "quality_parts",
+                    default="",
+                    optional=True,
+                    tooltip=(
+                        "What is done then, separated by commas: products (in 8 bits), fp16_accumulation, reuse (steps use the deep part of the model that "
+                        "an earlier one computed: fast only, and only if named). Empty: all but reuse."
+                    ),
+                ),
             ],
             outputs=[SETTINGS.Output(display_name="settings", tooltip="Connect it to Apply Fast Compile's settings.")],
         )
 
     @classmethod
-    def validate_inputs(cls, disabled_rewrites: Any = None) -> bool | str:
+    def validate_inputs(cls, disabled_rewrites: Any = None, quality_parts: Any = None) -> bool | str:
         """True, or what is wrong with an input, before anything runs."""
-        if not isinstance(disabled_rewrites, str):  # it comes from another node: execute looks at it
-            return True
         try:
-            rewrite_names(disabled_rewrites)
+            if isinstance(disabled_rewrites, str):  # else it comes from another node: execute looks at it
+                rewrite_names(disabled_rewrites)
+            if isinstance(quality_parts, str):
+                CompileConfig(quality_parts=_listed(quality_parts))
         except ValueError as error:
             return str(error)
         return True
@@ -91,6 +122,9 @@ class FastCompileSettings(io.ComfyNode):
         adopt_weights: bool = True,
         measure_impls: bool = True,
         disabled_rewrites: str = "",
+        quality_budget: float = 0.0,
+        quality_layers: str = "",
+        quality_parts: str = "",
     ) -> io.NodeOutput:
         """The settings as a :class:`CompileConfig`.
 
@@ -107,8 +141,15 @@ class FastCompileSettings(io.ComfyNode):
             adopt_weights=adopt_weights,
             measure=measure_impls,
             disabled_passes=rewrite_names(disabled_rewrites),
+            quality_budget=quality_budget or None,
+            quality_layers=_listed(quality_layers),
+            quality_parts=_listed(quality_parts) or None,
         )
         return io.NodeOutput(config)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def rewrite_names(text: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import logging
 import operator
 import sys
 import weakref
@@ -21,9 +22,11 @@ from .libraries import known_layers
 from .report import Report, versions
 from .state import StatefulCalls, has_state
 
+log = logging.getLogger("fast_compile")
 _MARK = "_fast_compile_engine"
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})  #: what torch.export reads of a forward
 _COMPILED_CALL = "get_compiled_call"  #: by which transformers' generate() has torch.compile take the model when its cache is static
+_METHODS = {"encode": "encoder", "decode": "decoder"}  #: an autoencoder's, and the submodules that these call
 _SCRIPTED = "__globals__"  #: what TorchScript reads of it first
 
 
@@ -56,12 +59,14 @@ class CompiledModule:
         return Report([self.engine.report], versions())
 
     @contextlib.contextmanager
-    def sampling(self) -> Iterator[None]:
+    def sampling(self, steps: int | None = None) -> Iterator[None]:
         """For the calls in a ``with`` of this, nobody writes to weights that are in main memory, by whatever way; they may be moved or replaced.
+
+        ``steps``: how many calls of one kind there will be, where that is known: a quality that lets steps use what others computed asks for it.
 
         Of such weights as many as fit stay on the device between these calls. Without it all of them are brought at each call.
         """
-        self.engine.store.begin_sampling()
+        self.engine.store.begin_sampling(steps)
         try:
             yield
         finally:
@@ -97,12 +102,21 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
     if there is not None:
         there.engine.configure(config, name)
         return there.handle(module)
+    _say_what_goes_past(module)
     prepare()
     forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig(), known_layers), _before(module))
     module.__dict__[_MARK] = module.__dict__["forward"] = forward
     if callable(getattr(type(module), _COMPILED_CALL, None)) and _COMPILED_CALL not in module.__dict__:
         module.__dict__[_COMPILED_CALL] = _CompiledCall(module)
     return forward.handle(module)
+
+
+def _say_what_goes_past(module: torch.nn.Module) -> None:
+    """An autoencoder's methods don't call its forward, which alone is compiled here."""
+    halves = [(method, half) for method, half in _METHODS.items() if callable(getattr(module, method, None)) and isinstance(getattr(module, half, None), torch.nn.Module)]
+    if halves:
+        methods, parts = " and ".join(f"{method}()" for method, _ in halves), " and ".join(f"compile(module.{half})" for _, half in halves)
+        log.warning("Fast Compile: %s of a %s goes past its forward, which alone is compiled here: %s makes it fast", methods, type(module).__name__, parts)
 
 
 def _is_pipeline(thing: Any) -> bool:

@@ -24,10 +24,8 @@ from .capture import (
     Signature,
     Surroundings,
     ThreadState,
-    Trace,
     Tracer,
     Untraceable,
-    autocast_off,
     device_of,
     recording,
     what_watches,
@@ -35,17 +33,18 @@ from .capture import (
 from .capture.trace import LeafScope
 from .config import CompileConfig
 from .forks import renew_in_children
-from .graphed import GraphedProgram
+from .fusing import OverBudget, fuse
 from .lowering import lower
 from .on_device import OnDevice
-from .reasons import FAILED, NOT_FUSED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of
+from .reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
 from .report import ModuleReport, SignatureReport
 from .reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import WeightStore
-from .segmented import SegmentedProgram, Unfinished
+from .segmented import Unfinished
+from .sensitivity import Sensitivity
 from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere
 
@@ -65,6 +64,7 @@ class Engine:
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
+        taken_in: the functions of others that are recorded with the module's own code.
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
     """
 
@@ -75,9 +75,11 @@ class Engine:
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
         self._tracer = Tracer(leaf_scope)
+        self.taken_in = self._tracer.taken_in
         self.store: Store = store or WeightStore()
         self._devices: dict[torch.device, OnDevice] = {}
         self._last: OnDevice | None = None  # where the last call ran
+        self._sensitivity = Sensitivity()
         renew_in_children(self)
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -138,9 +140,11 @@ class Engine:
                 with self.store.lock:
                     self.store.leave_to_autograd()
                     self.report.adopted_bytes = self.store.adopted_bytes
+            elif self.in_parts is not None and told(reason_of(error)).code == NOT_KEYED.code:  # its blocks may not look at that
+                return self.in_parts(module, reason_of(error), eager)
             return self.run_eager(reason_of(error), eager)
         on, before, in_parts = self._on(device), ThreadState(), None
-        with on.lock:
+        with on.lock, self.taken_in.here(around):
             try:
                 first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
                 variant = on.variants.take(signature.key, signature.tensors)
@@ -150,10 +154,10 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.tally.useless and left.guard is not None and self._tracer.cut_changing(module, change, left.guard):
+                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.sampling, left.tally.useless):
                             on.thrashing.clear()
                 if variant is None:
-                    if (reason := on.waiting(signature)) is None:
+                    if (reason := on.against_others(signature.key, module, around, self.taken_in) or on.waiting(signature)) is None:
                         return first_call()
                 elif variant.graphed is None:
                     reason, in_parts = variant.reason, self.in_parts
@@ -161,12 +165,12 @@ class Engine:
                     try:
                         with self.store.pinned(device):
                             result = variant.graphed.run(signature.tensors, self.config, replayed, around)
-                        on.variants.served(signature.key, variant)
+                        on.served(signature.key, variant, self.taken_in)
                         return result
                     except self.interruptions:
                         raise
                     except torch.cuda.OutOfMemoryError as error:
-                        self._out_of_memory(on, error)
+                        self.reporter.ran_out_of_memory(error, self._make_room(on))
                         reason = OUT_OF_MEMORY()
                     except WeightsElsewhere as error:
                         variant.release()
@@ -199,7 +203,7 @@ class Engine:
             self.reporter.say(str(error))
             on.put_off(key, variant, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
-            self._out_of_memory(on, error.__cause__)
+            self.reporter.ran_out_of_memory(error.__cause__, self._make_room(on))
             return OUT_OF_MEMORY()
         elif error.ours:
             self._give_up(variant, FAILED(error=error))
@@ -211,7 +215,7 @@ class Engine:
         To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would wait where the host has
         just waited for the GPU. The graph writes to memory of its own alone, and it reads no memory of others.
         """
-        if variant is None or variant.graphed is None or not variant.graphed.captured:
+        if variant is None or variant.graphed is None or not (variant.graphed.captured and variant.graphed.ahead):
             return None
         try:
             with self.store.pinned(device):
@@ -223,7 +227,7 @@ class Engine:
             return None
 
     def mentions(self, name: str) -> bool:
-        """Whether the code that ran in a recorded call mentions this name, and so may look for an option of that name."""
+        """Whether code that ran in a recorded call mentions this name: it may look for an option of that name."""
         return name in self._tracer.words
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
@@ -259,6 +263,7 @@ class Engine:
         for on in self.devices:
             with on.lock:
                 on.variants.release()
+                self._drop_copies()
 
     def forget_evicted(self) -> None:
         """Let go of graphs that others evicted, so that the report counts what is there. Waits for no call that is running."""
@@ -324,7 +329,9 @@ class Engine:
         try:
             if variant.guard is not None and variant.guard.hooked:
                 raise CaptureError(variant.guard.hooked)
-            fused = self._fuse(on, variant, trace, signature, result, around)
+            variant.others, variant.sampling, variant.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
+            known = self.store, self.config, self._sensitivity, self.reporter
+            fused = fuse(lower, on, variant, trace, signature, result, around, *known)
             on.backoff.succeeded(signature.key)
             variant.tally = traced_now()
             keep()
@@ -332,13 +339,16 @@ class Engine:
         except self.interruptions:
             self._restore_unless_used()
             raise
-        except (WeightsElsewhere, WeightsChanged) as error:
-            self._try_later(on, signature.key, reason_of(error))
+        except (WeightsElsewhere, WeightsChanged, OverBudget) as error:
+            self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
-            self._out_of_memory(on, error)
-            self._try_later(on, signature.key, OUT_OF_MEMORY())
+            self.reporter.ran_out_of_memory(error, self._make_room(on))
+            self.reporter.ran_eager(on.try_later(signature.key, OUT_OF_MEMORY()))
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
+            if self._tracer.not_fused(trace, reason_of(error), around):
+                self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
+                return result
             traced_now()
             self._give_up(variant, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
             keep()
@@ -346,18 +356,6 @@ class Engine:
             self._restore_unless_used()
             raise
         return result
-
-    def _fuse(self, on: OnDevice, variant: Variant, trace: Trace, signature: Signature, result: Any, around: Surroundings) -> Any:
-        """Make the variant's program and prove it. Returns what it computes in the place of the recorded ``result``."""
-        device, backend = on.device, on.graphs.backend if on.graphs else None
-        progress = partial(self.reporter.announce, "tracing")
-        with autocast_off():  # constants are folded and kernels timed as they will run
-            program = lower(trace, device, self.store, self.config, backend, variant.report, progress)
-        kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
-        variant.graphed = kind(program, trace.outputs, self.store, device, on.graphs, variant.report, self.reporter)
-        variant.report.not_captured_because = program.capturable if self.config.cuda_graphs else "turned off in the settings"
-        with self.store.pinned(device):
-            return variant.graphed.prove(signature.tensors, result, trace.computed_in, self.config.tolerance)
 
     # -- changes and failures --------------------------------------------------------------------------------------------
 
@@ -374,15 +372,6 @@ class Engine:
             self.store.lock = on.lock
         return on
 
-    def _try_later(self, on: OnDevice, key: Hashable, reason: str) -> None:
-        on.backoff.failed(key, reason)
-        self.reporter.ran_eager(reason)
-
-    def _out_of_memory(self, on: OnDevice, error: Exception) -> None:
-        freed = on.graphs.release_all() if on.graphs else 0
-        on.variants.release()
-        self.reporter.ran_out_of_memory(error, freed)
-
     def _give_up(self, variant: Variant, reason: str) -> None:
         variant.release()
         variant.reason = variant.report.eager_because = reason
@@ -395,6 +384,16 @@ class Engine:
         if not any(on.variants.programs() for on in self.devices):
             self._lay_out_plainly()
 
+    def _make_room(self, on: OnDevice) -> int:
+        """Give back what a device's graphs hold, and what lies beside weights. Returns the graphs' bytes."""
+        self._drop_copies()
+        return on.make_room()
+
+    def _drop_copies(self) -> None:
+        """Give back what lies beside weights. A later call makes it anew."""
+        self.store.copies.drop()
+        self.report.copied_bytes = 0
+
     def _lay_out_plainly(self) -> None:
         self.store.restore()
-        self.report.adopted_bytes = 0
+        self.report.adopted_bytes = self.report.copied_bytes = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +16,10 @@ from .report import SignatureReport
 from .reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
-from .runtime.graphs import Captured, DeviceGraphs, Kept
+from .runtime.graphs import Captured, DeviceGraphs, Kept, in_use
 from .runtime.program import Program
 from .streams import Streams
-from .weights import Arriving, Bound, WeightsChanged
+from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
 
 
 class _Kind(NamedTuple):
@@ -41,6 +41,9 @@ def kind_of_weight(weight: torch.Tensor | Arriving) -> _Kind:
 class GraphedProgram:
     """A program with the weights that it reads and, from some call on, the CUDA graph that it was captured into.
 
+    Attributes:
+        ahead: whether its graph may be replayed before it is known that the call is to be computed by it.
+
     Not thread-safe: its caller holds the device's lock, and the weights pinned.
 
     Args:
@@ -52,6 +55,8 @@ class GraphedProgram:
         report: of the signature.
         reporter: of the module.
     """
+
+    ahead = True
 
     def __init__(
         self,
@@ -77,6 +82,8 @@ class GraphedProgram:
         self._streams = Streams(program, store, device, graphs, report)
         self._capture_failed = False
         self._out_of_memory = Backoff()
+        self._beside = [weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside]
+        self._made_in_graph = False  # whether the graph makes these anew
 
     def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
         """Run on the very inputs that were recorded, compare, and build the call's result.
@@ -94,9 +101,10 @@ class GraphedProgram:
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
+        self._reporter.report.copied_bytes = self._store.copies.bytes
         results = self._streams.compute(inputs, weights, None)
-        self._report.distance = distance_to_eager(results, expected, tolerance, computed_in)
-        return self._outputs.build(self.program.deliver(results))
+        self._report.distance = distance_to_eager(self._compared(results), expected, tolerance, computed_in)
+        return self._outputs.build(self.program.hand_over(results))
 
     def run(
         self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
@@ -117,7 +125,7 @@ class GraphedProgram:
         self._check(inputs)
         self._report.calls += 1
         weights: list[torch.Tensor | Arriving] = []
-        if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same():
+        if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same() or not self._made_as_now():
             replayed = None
             if self._captured is None or not self._still_good(self._captured):
                 weights = self._weights()
@@ -130,7 +138,8 @@ class GraphedProgram:
             results = self.replay(inputs) if replayed is None else replayed
             calls["replayed"] += 1
         else:
-            results = self.program.deliver(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            self._make_beside()
+            results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
         self._outputs.repeat(results, inputs)
         return self._outputs.build(results)
@@ -139,6 +148,11 @@ class GraphedProgram:
     def captured(self) -> bool:
         """Whether there is a graph."""
         return self._captured is not None and self._captured.alive and self._streams.ready()
+
+    @property
+    def uncapturable(self) -> bool:
+        """Whether no graph can hold what it does, on a device that has graphs."""
+        return self.graphs is not None and (self._capture_failed or self.program.capturable is not None)
 
     def readable(self) -> bool:
         """Whether the graph reads no memory of others."""
@@ -162,6 +176,10 @@ class GraphedProgram:
         if self._captured is not None and not self._captured.alive:
             self.release()
 
+    def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Those that the recorded call has, too."""
+        return results
+
     def _check(self, inputs: list[torch.Tensor]) -> None:
         """Whether the program may serve this call. Raises as :meth:`run` says."""
         gradients, writes = torch.is_grad_enabled(), self._outputs.writes
@@ -183,6 +201,7 @@ class GraphedProgram:
             raise WeightsChanged(str(error)) from error
         report = self._reporter.report
         report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes  # laid out again after they were given back
+        report.copied_bytes = self._store.copies.bytes
         for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
             if (now := kind_of_weight(weight)) != kind:
                 raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
@@ -212,15 +231,41 @@ class GraphedProgram:
     def _still_good(self, captured: Kept) -> bool:
         """Whether the graph is there and each weight lies where the graph reads it."""
         assert self._bound is not None
-        if not captured.alive or not self._streams.ready():
+        if not captured.alive or not self._streams.ready() or not self._made_as_now():
             return False
         if self._bound.valid() and self._streams.readable() and self._streams.same():
             return True
         weights = self._weights()  # lays replaced weights out anew
         bound = self._store.bind(self.program.weights, weights)
         same = bound.pointers == self._bound.pointers and self._streams.still(weights)
+        same = same and (not self._made_in_graph or bound.sources == self._bound.sources)
         self._bound = bound
         return same
+
+    def _making(self, run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
+        """``run``, to be captured: with what lies beside weights made in front of it, where that is to be done at each call."""
+        self._made_in_graph = bool(self._beside) and self._store.copies.at_each_call
+        if not self._made_in_graph:
+            return run
+
+        def made_first(static: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+            self._store.copies.make_again(self._beside)
+            return run(static)
+
+        return made_first
+
+    def _made_as_now(self) -> bool:
+        """Whether the graph makes what lies beside weights, where that is to be done at each call, and doesn't where it isn't."""
+        return not self._beside or self._made_in_graph == self._store.copies.at_each_call
+
+    def _make_beside(self) -> bool:
+        """Make it, where that is to be done at each call. Returns whether it is."""
+        if not self._beside or not self._store.copies.at_each_call:
+            return False
+        if self.graphs is not None:
+            self.graphs.backend.enter()
+        self._store.copies.make_again(self._beside)
+        return True
 
     def _capture(self, inputs: list[torch.Tensor], weights: list[torch.Tensor | Arriving], config: CompileConfig) -> None:
         """Capture a graph, in the place of one that reads weights where they no longer are."""
@@ -230,9 +275,10 @@ class GraphedProgram:
         bound = self._store.bind(program.weights, weights)
         try:
             given = self._streams.keep(weights, config.stream_budget_bytes)
-            run = self._streams.prepared(inputs, given, config.stream_budget_bytes)
+            run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
-            self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured, known=known)
+            with in_use(self._streams.memory):  # or the budget, or what runs out of memory, would take it for this very graph
+                self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured, known=known)
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
             self.release()
             self._out_of_memory.failed("capture", str(error))

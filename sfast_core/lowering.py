@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,20 +18,23 @@ from .capture.functional import cast_like
 from .capture.leaf import Leaf
 from .capture.nodes import is_live, take_apart
 from .choices import Choices
-from .config import CompileConfig
+from .config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
 from .cutting import callbacks_of, cut_up
 from .numerics import Numerics
 from .ops import all_ops
+from .qualities import FP16_SUMS, PRODUCTS, allowed
 from .report import SignatureReport
-from .rewrite import Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
+from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
 from .runtime.any_store import Store
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
 from .runtime.segments import is_cut
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
+from .sensitivity import Sensitivity
 from .target import Target, probed
 from .weights import Arrival
+from .weights.eight_bits import EIGHT_BITS
 
 
 @functools.cache
@@ -47,6 +50,8 @@ def lower(
     backend: Backend | None,
     report: SignatureReport,
     progress: Callable[[float], None] | None = None,
+    sensitivity: Sensitivity | None = None,
+    inputs: Sequence[torch.Tensor] = (),
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
 
@@ -58,34 +63,47 @@ def lower(
         backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
         progress: told how much of the compiling and measuring of kernels is done, from 0 to 1, by several threads.
+        sensitivity: what is known of the module's layers, where the config allows less than exactness. None: then all is exact.
+        inputs: the recorded call's tensors, to measure that with.
     """
     start = time.perf_counter()
     graph = trace.graph
     layouts = _layouts(graph)
     graphs = [graph, *callbacks_of(trace.live)]
     ops, numerics = all_ops().values(), Numerics.now()
+    granted = allowed(config) if sensitivity is not None else None
+    if granted is not None and FP16_SUMS in granted.parts and not numerics.fp16_accumulation:
+        numerics = replace(numerics, fp16_accumulation=True)
     target = replace(probed(device), numerics=numerics)
     disabled, refused = known_patterns(config.disabled_impls, ops), dict[str, dict[str, str]]()
     available = has_impl(ops, target, disabled, refused)
     may_pack = functools.partial(store.may_pack, device=device) if config.adopt_weights else None
-    rewritten = [rewrite(each, may_pack, config.disabled_passes, available) for each in graphs]
+    in_eight_bits = None
+    if sensitivity is not None and granted is not None and PRODUCTS in granted.parts:
+        in_eight_bits = sensitivity.chooser(granted, inputs, device, store, _choices(probed(device)), target, available, report.lossy.append)
+    rewritten = [rewrite(each, may_pack, config.disabled_passes, available, in_eight_bits=in_eight_bits) for each in graphs]
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
         choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
     selections = [select_impls(each, ops, target, disabled, choose) for each in graphs]
     _note(report, rewritten, selections, refused)
+    report.lossy = list(dict.fromkeys(report.lossy))
+    if granted is not None and FP16_SUMS in granted.parts and (count := _in_half_sums(report)):
+        report.lossy.append(f"{count} products of float16 summed in float16")
     weights, constants = ([node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant"))
     body = cut_up(graph, trace.live, [*weights, *constants])
     program = Program(
         run=as_function(graph) if body is None else _uncut,
         weights=tuple(node.meta["source"] for node in weights),
         constants=tuple(node.meta["constant"] for node in constants),
-        layouts=layouts,
-        capturable="there is no CUDA device" if backend is None else next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
+        layouts=_kept_as_they_lie(graph, layouts),
+        kept_results=frozenset(index for index, node in enumerate(_results(graph)) if KEPT in node.meta),
+        capturable="there is no CUDA device" if backend is None else _why_not_worth_it(graph, config) or next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
         kept=trace.kept,
         arrivals=tuple(_arrival(node, device) for node in weights),
         body=body,
+        rounded=next((source.refs[0].tensor().dtype for node in weights if (source := node.meta["source"]).layout in EIGHT_BITS), None),
     )
     if body is not None:
         report.segments, report.live = body.stretches(), [live.name for live in body.all_lives()]
@@ -106,6 +124,10 @@ def _arrival(weight: Node, device: torch.device) -> Arrival:
     casts = {user.args[1] if user.target is cast_like and not user.kwargs else None for user in weight.users}
     (dtype,) = casts if len(casts) == 1 else (None,)
     return Arrival(dtype=dtype)  # type: ignore[arg-type]
+
+
+def _in_half_sums(report: SignatureReport) -> int:
+    return sum(count for name, count in report.impls.get("linear", {}).items() if name.startswith("cublaslt_fp16"))
 
 
 def _uncut(*_: object) -> list[torch.Tensor]:
@@ -131,14 +153,35 @@ def _note(report: SignatureReport, rewritten: list[Rewritten], selections: list[
 
 
 def _layouts(graph: Graph) -> tuple[Layout, ...]:
-    (output,) = [node for node in graph.nodes if node.op == "output"]
-    values = [(node.meta["val"], node.meta["device"]) for node in output.args[0]]
+    values = [(node.meta["val"], node.meta["device"]) for node in _results(graph)]
     return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
+
+
+def _results(graph: Graph) -> list[Node]:
+    (output,) = [node for node in graph.nodes if node.op == "output"]
+    return list(output.args[0])  # type: ignore[arg-type]
+
+
+def _kept_as_they_lie(graph: Graph, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    """Frames that are kept for the next call lie as this program reads them; as a part of others they were never dense."""
+    return tuple(
+        replace(layout, stride=tuple(node.meta["val"].stride())) if KEPT in node.meta else layout
+        for layout, node in zip(layouts, _results(graph), strict=True)
+    )
 
 
 def _dense(val: torch.Tensor) -> tuple[int, ...]:
     """The strides of a result; those of a contiguous tensor where elements overlap."""
     return tuple(torch.empty_like(val).stride())
+
+
+def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
+    """Large pictures take milliseconds a kernel, so launching them costs nothing; a graph holds gigabytes."""
+    given = (node.meta["val"] for node in graph.nodes if node.op == "placeholder" and "source" not in node.meta and "constant" not in node.meta)
+    picture = next((val for val in given if val.dim() in (4, 5)), None)
+    if config.graph_pixels is None or picture is None or picture.numel() // picture.shape[1] <= config.graph_pixels:
+        return None
+    return TOO_LARGE_FOR_A_GRAPH
 
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:

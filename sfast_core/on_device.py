@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .capture import Signature, difference, other_setting
+from .capture import Signature, Surroundings, TakenIn, difference, other_setting
 from .reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS, Reason
 from .report import ModuleReport
 from .runtime.backoff import Backoff
@@ -50,6 +50,21 @@ class OnDevice:
         """Why a call without a trace isn't traced now; None where it is."""
         return self.backoff.reason(signature.key) or self.thrashing.reason(signature.layout)
 
+    def against_others(self, key: Hashable, module: torch.nn.Module, around: Surroundings, taken_in: TakenIn) -> str | None:
+        """Why a call isn't traced with functions of others in it that were admitted before it, or None."""
+        kinds = self.variants.ways(key, module)
+        if kinds:
+            taken_in.refuse(kinds, "it goes another way from step to step")
+        return taken_in.refused(around)
+
+    def served(self, key: Hashable, variant: Variant, taken_in: TakenIn) -> None:
+        """A call has its result from this variant. Functions of others by which it has no graph run live from now on, between segments that have one."""
+        self.variants.served(key, variant)
+        if variant.others:
+            variant.sampling = taken_in.sampling
+            if variant.graphed is not None and variant.graphed.uncapturable and taken_in.refuse(variant.others, variant.report.not_captured_because or ""):
+                self.forget(key, variant, "a function of others that no graph can hold")
+
     def leave(self, key: Hashable, variant: Variant, module: torch.nn.Module, change: str) -> None:
         """What was found out about this signature holds no more, because of this change; should that be taken back, it holds again.
 
@@ -82,6 +97,21 @@ class OnDevice:
                 return SETTING_CHANGES(setting=setting)
             return CHANGES(change=f"{difference(signature.key, last)} is another")
         return TAKE_TURNS(most=at_most) if self.variants.full(at_most) else CHANGES(change=self.change)
+
+    def let_go(self, module: torch.nn.Module, sampling: int) -> None:
+        """Functions of others that nobody uses any more are to go, with what they hold: those that were called neither in this sampling nor in the one before."""
+        self._unless_busy(lambda: self.variants.let_go(module, sampling))
+
+    def try_later(self, key: Hashable, reason: str) -> str:
+        """Leave a signature alone for a while. Returns the reason."""
+        self.backoff.failed(key, reason)
+        return reason
+
+    def make_room(self) -> int:
+        """Release all graphs of the device, of whatever module. Returns their bytes."""
+        freed = self.graphs.release_all() if self.graphs else 0
+        self.variants.release()
+        return freed
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs."""

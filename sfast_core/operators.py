@@ -19,6 +19,8 @@ _ALIGNMENT = 16  # bytes: kernels load so many at once
 _SCHEMAS = {
     "conv2d_act": "(Tensor x, Tensor weight, Tensor? bias, int[2] stride=1, int[2] padding=0, int[2] dilation=1, SymInt groups=1, "
     'Tensor? residual=None, str act="none", Tensor? channel_add=None) -> Tensor',
+    "norm_pad_video": "(Tensor x, float? eps=None, Tensor? weight=None, Tensor? factor=None, Tensor? shift=None, str act=\"none\", "
+    'int[3] times=1, int[6] pad=0, str edge="replicate", Tensor? lead=None) -> Tensor',
     "conv2d_shortcut": "(Tensor x, Tensor weight, Tensor? bias, int[2] padding, Tensor shortcut, Tensor shortcut_weight, "
     "Tensor? shortcut_bias, Tensor? tail=None) -> Tensor",
 }

@@ -299,6 +299,9 @@ NOT_TRACED = _kind(
 NOT_FUSED = _kind(
     "not-fused", "it can't be fused: {error}: {why}", "The fused program failed, or its result was further from eager's than rounding explains.", _REPORT
 )
+OVER_BUDGET = _kind(
+    "over-budget", "{why}, and the quality {quality} is to be nearer", "Products of 8 bits were chosen in another call, and cost more in this one.", _AGAIN
+)
 FAILED = _kind("failed", "the fused forward failed: {error}", "A kernel failed.", f"run `doctor`; {_REPORT}")
 
 # -- memory and weights --------------------------------------------------------------------------------------------------

@@ -45,7 +45,10 @@ class SignatureReport:
     captures: int = 0
     calls: int = 0
     segments: int = 0  #: stretches between live code; 0 where there is none
+    reused: int = 0  #: calls that used what an earlier one had computed deep inside the model
+    lossy: list[str] = field(default_factory=list)  #: what is done, or not, of what the user allows besides the exact result; a clause each
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
+    recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
     live_s: float = 0.0  #: what that took of the host's thread
     segmented_s: float = 0.0  #: what these calls took of it in all
     streamed_bytes: int = 0  #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
@@ -62,6 +65,13 @@ class SignatureReport:
                 found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
         return found
 
+    def lossy_lines(self) -> list[str]:
+        """What was done of what the user allows, and how far the first result was from the model's; nothing where all has to be exact."""
+        if not self.lossy:
+            return []
+        measured = "" if self.distance is None else f"; {self.distance:.1e} from the model's own result in the first call"
+        reused = f"; {self.reused} calls of {self.calls} used the deep part of an earlier one" if self.reused else ""
+        return [f"    quality: {'; '.join(self.lossy)}{measured}{reused}"]
 
     def stream_lines(self) -> list[str]:
         """What is brought to the device at each call; nothing where all weights are there."""
@@ -72,15 +82,21 @@ class SignatureReport:
         return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}{kept}"]
 
     def live_lines(self) -> list[str]:
-        """What ran live between segments, and its share of the time; nothing where there is none."""
+        """What ran live between segments, and its share of the time, and which functions of others are a part of the program; nothing where there is none."""
+        inside = [f"    recorded with the model's code: {_listed(self.recorded_in)}"] if self.recorded_in else []
         if not self.live:
-            return []
-        counted = Counter(self.live)
-        names = [f"{count}x {name}" if count > 1 else name for name, count in counted.most_common(_NAMED)]
-        more = len(counted) - len(names)
+            return inside
         share = f", {self.live_s / self.segmented_s:.0%} of the time" if self.segmented_s else ""
         segments = "1 segment" if self.segments == 1 else f"{self.segments} segments"
-        return [f"    {segments}, between them: {', '.join(names)}{f' and {more} more' if more > 0 else ''}{share}"]
+        return [f"    {segments}, between them: {_listed(self.live)}{share}", *inside]
+
+
+def _listed(names: list[str]) -> str:
+    """Functions by name, each once with how many there are, and only so many of them."""
+    counted = Counter(names)
+    shown = [f"{count}x {name}" if count > 1 else name for name, count in counted.most_common(_NAMED)]
+    more = len(counted) - len(shown)
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
 @dataclass
@@ -102,6 +118,7 @@ class ModuleReport:
     answered: Counter[str] = field(default_factory=Counter)
     signatures: list[SignatureReport] = field(default_factory=list)
     adopted_bytes: int = 0
+    copied_bytes: int = 0  #: of what was made of weights and lies beside them
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: str | None = None
     host: str = PYTHON
@@ -133,7 +150,10 @@ class ModuleReport:
             if isinstance(reason, Reason):  # else one from the file of a version that knows others
                 lines.append(f"    what you can do: {reason.advice(self.host)}")
         lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
-        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}")
+        copied = f", weights in 8 bits beside them {_megabytes(self.copied_bytes)}" if self.copied_bytes else ""
+        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}{copied}")
+        if (quality := self.settings.get("quality", "exact")) != "exact":
+            lines.append(f"  quality: {quality}, as it is set; what was done is said for each size")
         for signature in self.signatures:
             lines += _signature_lines(signature)
         return "\n".join(lines)
@@ -187,7 +207,7 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
         "    impls: "
         + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
     )
-    lines += [*signature.live_lines(), *signature.stream_lines()]
+    lines += [*signature.lossy_lines(), *signature.live_lines(), *signature.stream_lines()]
     if idle := [name for name, count in signature.passes.items() if not count]:
         lines.append("    found nothing to do: " + ", ".join(idle))
     lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]

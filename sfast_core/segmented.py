@@ -15,6 +15,7 @@ from .graphed import GraphedProgram
 from .proof import distance_to_eager
 from .reasons import FINISHED, reason_of
 from .runtime.captured_segments import CapturedSegments, Evicted
+from .runtime.graphs import in_use
 from .runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
 from .weights import Arriving, WeightsChanged, WeightsElsewhere
 
@@ -57,6 +58,7 @@ class SegmentedProgram(GraphedProgram):
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
+        self._reporter.report.copied_bytes = self._store.copies.bytes
         kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
         comparison = _Comparison(kept, stretch)
         try:
@@ -100,7 +102,8 @@ class SegmentedProgram(GraphedProgram):
         around.settle = lambda: self._store.lay_again(self._device)
         self._report.calls += 1
         capture = False
-        ahead = replayed is not None and self._bound is not None and self._bound.current() and self._streams.same()
+        made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
+        ahead = replayed is not None and not made and self._bound is not None and self._bound.current() and self._streams.same()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
             capture = self._wants_graph(config) and not self._capturing and self._streams.why_not_captured(self._weights()) is None
             if not capture:
@@ -131,7 +134,8 @@ class SegmentedProgram(GraphedProgram):
             calls["replayed"] += 1
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
-            results = deliver(self._segments.run(inputs, around, ahead))
+            with in_use(self._streams.memory):  # live code may want memory, and the host asks ours for it
+                results = deliver(self._segments.run(inputs, around, ahead))
             calls["replayed"] += 1
         else:
             weights = self._weights()
@@ -154,6 +158,10 @@ class SegmentedProgram(GraphedProgram):
         super().release()
         self._segments = None
 
+    def _made_as_now(self) -> bool:
+        """It is made in front of the segments."""
+        return True
+
     def _still_good_segments(self, segments: CapturedSegments) -> bool:
         return self._bound is not None and self._still_good(segments)
 
@@ -173,7 +181,8 @@ class SegmentedProgram(GraphedProgram):
 
         self._capturing = True
         try:
-            _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
+            with in_use(self._streams.memory):
+                _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
         except BaseException as error:
             if self._captured is not None:
                 self.release()

@@ -248,6 +248,11 @@ class Streams:
 
     # The graph that was prepared last:
 
+    @property
+    def memory(self) -> list[Ring | Kept]:
+        """What it reads beside its own: it mustn't go before that has been replayed."""
+        return [each for each in (self._ring if self._brings else None, self._kept) if each is not None]
+
     def ready(self) -> bool:
         """Whether the memory is there that it brings weights to."""
         return (not self._brings or (self._ring is not None and self._ring.alive)) and (not self._kept_at or (self._kept is not None and self._kept.alive))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from .graphed import GraphedProgram
 from .report import ModuleReport, SignatureReport
 from .runtime.thrashing import Tally
 
+_WAYS = 3  # by the step, say: before, within and behind a range of them
 _OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another each time leaves no more than these
 
 
@@ -25,6 +27,8 @@ class Variant:
     graphed: GraphedProgram | None = None
     reason: str = ""
     guard: Guard | None = None
+    sampling: int = 0  # the last one in which it was used, where the host counts them
+    others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
     tally: Tally = field(default_factory=Tally)
     put_off: bool = False  # code of others went another way in it; not to be tried again before a call of its signature is served
 
@@ -74,6 +78,11 @@ class Variants:
         if found is not None and found is not self._variants[key][0]:
             self._variants[key].sort(key=lambda variant: variant is not found)
         return found
+
+    def ways(self, key: Hashable, module: torch.nn.Module) -> tuple[Any, ...]:
+        """The kinds of functions of others in this signature's programs, where there are several that differ by values alone; else none."""
+        found = [variant for variant in self._variants.get(key, ()) if variant.others and variant.guard is not None and variant.guard.changed(module) is None]
+        return found[0].others if len(found) >= _WAYS else ()
 
     def served(self, key: Hashable, variant: Variant) -> None:
         """A call has its result from this variant."""
@@ -125,6 +134,13 @@ class Variants:
         """Release all graphs."""
         for variant in self._all():
             variant.release()
+
+    def let_go(self, module: torch.nn.Module, sampling: int) -> None:
+        """Forget those that hold what functions of others lead to, tensors and layers, and that were used neither in this sampling nor in the one before."""
+        for key, variants in list(self._variants.items()):
+            for variant in variants:
+                if variant.others and variant.sampling < sampling - 1 and (variant.guard is None or variant.guard.keeps_more_than(module)):
+                    self.remove(key, variant)
 
     def release_evicted(self) -> None:
         """Let go of the graphs that others have evicted."""

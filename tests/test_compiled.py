@@ -52,6 +52,25 @@ def test_a_pipeline_is_told_what_compiles_it() -> None:
         compile(pipeline)
 
 
+def test_an_autoencoder_is_told_what_makes_its_methods_fast(caplog: pytest.LogCaptureFixture) -> None:
+    class Autoencoder(nn.Module):
+        def __init__(self, decoder: Any) -> None:
+            super().__init__()
+            self.encoder, self.decoder = nn.Linear(4, 2), decoder
+
+        def encode(self, x: torch.Tensor) -> torch.Tensor:
+            return self.encoder(x)
+
+        def decode(self, x: torch.Tensor) -> torch.Tensor:
+            return self.decoder(x)
+
+    compile(Autoencoder(nn.Linear(2, 4)))
+    compile(Autoencoder(torch.tanh))
+    compile(nn.Linear(4, 4))
+    assert [record.getMessage().partition(" of a")[0] for record in caplog.records] == ["Fast Compile: encode() and decode()", "Fast Compile: encode()"]
+    assert "compile(module.encoder) and compile(module.decoder) makes it fast" in caplog.records[0].getMessage()
+
+
 def test_only_a_config_configures() -> None:
     with pytest.raises(TypeError, match=r"compile\(config\): got a dict, needs a CompileConfig or None"):
         compile(UNet(), {"cuda_graphs": False})  # type: ignore[arg-type]

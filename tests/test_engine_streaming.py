@@ -80,6 +80,18 @@ def test_the_first_call_brings_one_by_one_and_later_ones_replay(graphs: DeviceGr
     assert all(name.startswith(offload.names) for name in offload.pinned)
 
 
+@pytest.mark.parametrize("sampling", [False, True])
+def test_a_new_graph_doesnt_take_the_memory_that_it_reads(graphs: DeviceGraphs, sampling: bool) -> None:
+    """Where the budget is too small for both, or memory runs out: it would be replayed without."""
+    net = unet()
+    handle, offload = offloading(net, "", stream_budget_bytes=1 << 17, graph_budget_bytes=0)
+    offload.begin() if sampling else offload.end()
+    for _ in range(4):
+        check(handle)
+        assert not graphs.evictions
+    assert calls(handle) == {"traced": 1, "replayed": 3} and handle.engine.report.signatures[0].captures == 1
+
+
 def test_the_same_bits_as_with_all_there(graphs: DeviceGraphs) -> None:
     inputs = UNet.inputs()
     whole = [offloading(unet())[0](*inputs) for _ in range(2)]

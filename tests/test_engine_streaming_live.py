@@ -96,6 +96,22 @@ def test_the_ring_goes_between_two_calls(graphs: DeviceGraphs) -> None:
     assert "eager" not in found.calls and found.engine.report.signatures[0].captures == 2
 
 
+def test_the_ring_stays_when_live_code_asks_for_memory(graphs: DeviceGraphs) -> None:
+    """As a host does that loads a model there. What the next segment's graph writes its weights to would be another's."""
+    gone = []
+
+    def asking(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        if any(each.busy for each in graphs._graphs.values()):  # not beside the plain model
+            graphs.evict(1 << 40)
+            gone.append(not graphs.ring_bytes)
+        return x * 1.5, skip
+
+    found, _ = host(1.0)
+    found.check(lambda: {"between": [asking]}, calls=5)
+    assert found.calls["replayed"] >= 3 and found.engine.report.signatures[0].captures == 1, found.calls
+    assert len(gone) > 4 and not any(gone)
+
+
 def test_what_the_host_computes_of_weights(graphs: DeviceGraphs) -> None:
     found, offload = host(0.5)
     found.check(between, calls=3)

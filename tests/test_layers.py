@@ -62,7 +62,8 @@ def layer(module: str) -> str:
 #: What each layer may know. Everything that exists has to be listed.
 ALLOWED: dict[str, set[str]] = {
     "reasons": set(),
-    "config": {"ops", "rewrite"},
+    "qualities": set(),
+    "config": {"ops", "qualities", "rewrite"},
     "version": set(),
     "report": {"reasons", "version"},
     "report_file": {"reasons", "report"},
@@ -75,12 +76,13 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"native", "numerics", "target"},
     "forks": set(),
     "kitchen": set(),
-    "weights": {"reasons"},
+    "weights": {"ops", "reasons"},
     "capture": {"forks", "kitchen", "reasons", "weights"},
     "rewrite": {"capture", "kitchen", "ops", "target", "weights"},
     "runtime": {"capture", "choices", "forks", "native", "reasons", "weights"},
     "cutting": {"capture", "runtime"},
-    "lowering": {"capture", "choices", "config", "cutting", "numerics", "ops", "report", "rewrite", "runtime", "target", "weights"},
+    "lowering": {"capture", "choices", "config", "cutting", "numerics", "ops", "qualities", "report", "rewrite", "runtime", "sensitivity", "target", "weights"},
+    "sensitivity": {"capture", "choices", "ops", "qualities", "rewrite", "runtime", "target", "weights"},
     "proof": {"capture"},
     "reporter": {"reasons", "report"},
     "streams": {"capture", "report", "runtime", "weights"},
@@ -88,7 +90,10 @@ ALLOWED: dict[str, set[str]] = {
     "segmented": {"capture", "config", "graphed", "proof", "reasons", "runtime", "weights"},
     "variants": {"capture", "graphed", "report", "runtime"},
     "on_device": {"capture", "reasons", "report", "runtime", "variants"},
-    "engine": {"capture", "config", "forks", "graphed", "lowering", "on_device", "reasons", "report", "reporter", "runtime", "segmented", "variants", "weights"},
+    "reuse": set(),
+    "reused": {"capture", "config", "graphed", "proof", "report", "reporter", "reuse", "runtime"},
+    "fusing": {"capture", "config", "graphed", "on_device", "qualities", "reasons", "report", "reporter", "reused", "rewrite", "runtime", "segmented", "sensitivity", "variants"},
+    "engine": {"capture", "config", "forks", "fusing", "lowering", "on_device", "reasons", "report", "reporter", "runtime", "segmented", "sensitivity", "variants", "weights"},
     "ahead": {"ops", "runtime", "target"},
     "doctor": {"choices", "native", "ops", "target"},
     "__main__": {"doctor", "native", "report_file", "terminal"},
@@ -98,7 +103,7 @@ ALLOWED: dict[str, set[str]] = {
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "report", "version"},
     "hosts": {
-        "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "libraries", "ops", "reasons", "report", "reporter", "runtime", "state", "weights",
+        "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "libraries", "ops", "qualities", "reasons", "report", "reporter", "runtime", "state", "weights",
     },
 }
 
@@ -121,8 +126,8 @@ def test_a_rewrite_knows_of_an_op_its_meaning_and_what_an_op_is() -> None:
     assert "ops.attention.attention" in known and known <= allowed
 
 
-#: What passes share: the graph, patterns that several look for, views, RMSNorms and rotations in their spellings.
-VOCABULARY = {"graph", "patterns", "rms_norms", "rotations", "views"}
+#: What passes share: the graph, patterns that several look for, views, videos, RMSNorms and rotations in their spellings.
+VOCABULARY = {"channel_norms", "graph", "patterns", "rms_norms", "rotations", "videos", "views"}
 
 
 def test_passes_do_not_know_one_another() -> None:

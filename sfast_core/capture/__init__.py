@@ -4,7 +4,7 @@ from .autocast import autocast_off
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
 from .guards import Guard, code_of, is_object, stands_for
-from .live import AnotherStructure, Surroundings
+from .live import AnotherStructure, Surroundings, TakenIn
 from .recorder import Recorder
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of
@@ -23,6 +23,7 @@ __all__ = [
     "Recorder",
     "Signature",
     "Surroundings",
+    "TakenIn",
     "ThreadState",
     "Trace",
     "Tracer",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import numbers
-from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
+import sys
+from types import BuiltinFunctionType, FrameType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ import torch
 from ..reasons import READS_VALUE
 from ..weights import WeightTable
 from .autocast import NO_TREATMENT, Apart, Autocast, Treatment
+from .compared import Number, only_compared
 from .decisions import Decisions
 from .errors import CaptureError
 from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
+from .guards.given import is_ours
 from .in_place import InPlace
 from .nodes import call_function, call_method
 from .stand_ins import Value, leaves, mapped
@@ -41,6 +44,13 @@ def _name_of(func: Any) -> str:
 _name_of_c = functools.lru_cache(maxsize=1024)(_name_of)
 
 
+def _compares(frame: FrameType | None) -> bool:
+    """Whether the code that has called a function of torch's only compares what that returns."""
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and only_compared(frame.f_code, frame.f_lasti)
+
+
 def are_tensors(result: Any) -> bool:
     """Whether a function's several results are tensors, or nothing where one was not asked for."""
     return any(item is not None for item in result) and all(item is None or isinstance(item, torch.Tensor) for item in result)
@@ -52,12 +62,14 @@ class Calls(InPlace):
     Attributes:
         autocast: knows what autocast does to each.
         decisions: what Python has read of the inputs' values.
+        instead: what the code that read one gets in its place.
     """
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         super().__init__(inputs, table)
         self.autocast = Autocast()
         self.decisions = Decisions(list(self.graph.nodes))
+        self.instead: Number | None = None
 
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The call's arguments with nodes for tensors; None when it asks for metadata only."""
@@ -136,6 +148,10 @@ class Calls(InPlace):
         elif result is NotImplemented or (getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor)):
             return  # compared with what is no tensor; shape, dtype, device, ndim, ...
         elif self._reads(call) and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
+            if name == "item" and _compares(sys._getframe(1)):
+                self.instead = self.decisions.number(func, tuple(call[0]), result)
+                if self.instead is not None:
+                    return
             raise CaptureError(READS_VALUE(name=name))
 
     def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:

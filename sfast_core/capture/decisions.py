@@ -5,7 +5,8 @@ What is read has to follow from the call's arguments by few operations, without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from .autocast import autocast_off
+from .compared import Number
 from .leaf import Leaf
 from .nodes import function_of, is_live
 
@@ -49,6 +51,8 @@ class Decisions:
         self._count = len(inputs)
         self._places: dict[Node, int] = {node: place for place, node in enumerate(inputs)}
         self._steps: list[_Step] = []
+        self._known: dict[Hashable, int] = {}  # places of what was computed alike
+        self._noted: set[Hashable] = set()
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -65,11 +69,46 @@ class Decisions:
         leading = self._leading_to(nodes)
         if leading is None:
             return False
-        for node in leading:
-            self._steps.append(_Step(function_of(node), self._placed(node.args), self._placed(node.kwargs)))
-            self._places[node] = self._count + len(self._steps) - 1
+        self._place(leading)
         self._steps.append(_Step(function, self._placed(args), self._placed(kwargs), result))
         return True
+
+    def number(self, function: Callable[..., Any], args: tuple[Any, ...], result: Any) -> Number | None:
+        """A number that ``function`` has read, in a form that tells what it is compared with; None where that can't be read again. Arguments as of :meth:`add`."""
+        nodes: list[Node] = []
+        torch.fx.node.map_arg((args,), nodes.append)
+        leading = self._leading_to(nodes) if type(result) is float else None
+        if leading is None:
+            return None
+        self._place(leading)
+        place = self._compute(function, self._placed(args), {})
+        number = Number(result)
+        number.noted = functools.partial(self._compared, place)
+        return number
+
+    def _compared(self, place: int, name: str, other: Any, answer: bool) -> None:
+        key = (place, name, type(other), other, answer)
+        if key not in self._noted:
+            self._noted.add(key)
+            self._steps.append(_Step(getattr(float, name), (_At(place), other), {}, answer))
+
+    def _place(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._places[node] = self._compute(function_of(node), self._placed(node.args), self._placed(node.kwargs))
+
+    def _compute(self, function: Callable[..., Any], args: Any, kwargs: Any) -> int:
+        """The place of what a function returns, which is there already where the same was computed before."""
+        key: Hashable = (function, args, tuple(kwargs.items()))
+        try:
+            found = self._known.get(key)
+        except TypeError:  # a list is among them
+            key = found = None
+        if found is None:
+            self._steps.append(_Step(function, args, kwargs))
+            found = self._count + len(self._steps) - 1
+            if key is not None:
+                self._known[key] = found
+        return found
 
     def expect(self, place: int, question: Callable[[torch.Tensor], bool]) -> None:
         """Note that the answer to ``question``, of the input in this place, was yes."""
@@ -78,6 +117,8 @@ class Decisions:
     def finish(self) -> None:
         """The call is over: let go of its graph."""
         self._places = {}
+        self._known.clear()
+        self._noted.clear()
 
     def hold(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides as the recorded one did."""

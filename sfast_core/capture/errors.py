@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..reasons import GRADIENTS
 
@@ -16,10 +16,12 @@ class CaptureError(Exception):
     Attributes:
         guard: tells when the reason holds no more, where a recorded call has failed; else None.
         passing: the next call may fare better.
+        others: the kinds of functions of others, recorded with the model's code, that the recorded call has failed in.
     """
 
     guard: Guard | None = None
     passing: bool = False
+    others: tuple[Any, ...] = ()
 
 
 class OnlyThisCall(CaptureError):

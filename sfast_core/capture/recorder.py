@@ -31,7 +31,7 @@ from .guards import Pausing, Reader, Unwatched, reader_at
 from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
-from .live.recording import LiveRecording
+from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .stand_ins import leaves
@@ -41,12 +41,12 @@ from .values import METADATA, why_not_operator
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
-class Recorder(TorchFunctionMode, LiveRecording, Calls):
+class Recorder(TorchFunctionMode, TakingIn, Calls):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         TorchFunctionMode.__init__(self)
-        LiveRecording.__init__(self, inputs, table)
+        TakingIn.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
         self.passing = False
@@ -213,6 +213,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
             self.at_work, self.ended_in = modules_at_work(), reader_at(sys._getframe(1))
+            self.blame()
 
     @property
     def weights(self) -> list[WeightRef]:
@@ -312,6 +313,8 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
                 self._record(func, name, call, args, kwargs, result)
         except Exception as error:
             self._refuse_for(error, name)
+        if self.instead is not None:
+            result, self.instead = self.instead, None
         if name in ASKED and args:
             self._asked(name, args[0])
         self.watch.resume()
@@ -360,7 +363,7 @@ class Recorder(TorchFunctionMode, LiveRecording, Calls):
         if name in HIDDEN:
             if inputs or (name == "_version" and before):
                 self.refuse(UNLIKE(name=name))
-                self.at_work, self.ended_in = [], None  # live code would be told a copy's
+                self.at_work, self.ended_in = [], None  # live code would be told a copy's, or write to one through NumPy
         elif place is not None:
             self._expect(place, name, tensor)
         elif inputs and name == "storage_offset":  # of a view: it follows from where those begin that it may be one of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
@@ -83,6 +83,7 @@ class Trace:
         computed_in: the dtypes that autocast was to compute in, and those of quantised weights.
         kept: what holds the tensors that the graph reads where they were found, beside arguments and the module.
         live: its calls of code that runs live, in order; with their callbacks' graphs.
+        others: the functions of others that were recorded with the model's code: their names, by their kinds.
     """
 
     graph: torch.fx.Graph
@@ -91,6 +92,7 @@ class Trace:
     computed_in: frozenset[torch.dtype] = frozenset()
     kept: tuple[torch.nn.Module, ...] = ()
     live: tuple[LiveCall, ...] = ()
+    others: Mapping[Any, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Untraceable:
         inside: the modules inside which that happened, the innermost first: one of them may run live.
         readers: who read what the call changes, or can't be compared: a function of theirs may run live, or a module.
         cut: something will, so that the next call is to be recorded without delay.
+        others: the kinds of functions of others, recorded with the model's code, inside which that happened.
     """
 
     reason: str
@@ -113,6 +116,7 @@ class Untraceable:
     inside: tuple[torch.nn.Module, ...] = ()
     readers: tuple[Reader, ...] = ()
     cut: bool = False
+    others: tuple[Any, ...] = ()
 
 
 def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
@@ -176,7 +180,7 @@ def record(
     random = RandomState(device)
     table = WeightTable(root)
     recorder = Recorder(inputs, table)
-    recorder.random = random
+    recorder.random, recorder.read_set = random, reads
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
     def run(module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -202,7 +206,9 @@ def record(
             if id(error) == recorder.raised or _raised_here(error):
                 recorder.input_writes.put_back(inputs)
                 known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
-                raise CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}")) from error
+                failed = CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}"))
+                failed.others = _kinds(recorder, None)
+                raise failed from error
             raise
     found: Trace | Untraceable
     reads.finish()
@@ -218,13 +224,15 @@ def record(
     elif setting := changed_setting(torch_state(), settings):
         found, guard = Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
     else:
-        found, guard = _traced(result, inputs, table, recorder, reads, start)
+        found, guard = _traced(result, inputs, table, recorder, reads, start, around)
+    if isinstance(found, Untraceable) and not found.others:
+        found = replace(found, others=_kinds(recorder, reads.refused_in))
     guard.decisions = recorder.decisions
     return result, found, guard
 
 
 def _traced(
-    result: Any, inputs: list[torch.Tensor], table: WeightTable, recorder: Recorder, reads: ReadSet, start: float
+    result: Any, inputs: list[torch.Tensor], table: WeightTable, recorder: Recorder, reads: ReadSet, start: float, around: Surroundings
 ) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
     try:
@@ -244,7 +252,8 @@ def _traced(
         tables = {table for table, _ in change.places}
         owners = tuple(module for module in root_modules(reads) if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters))))
         readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
-        return Untraceable(CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers), Guard(reads, without=change.places)
+        others = tuple(reader.others for reader in readers if reader.others is not None)
+        return Untraceable(CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers, others=others), Guard(reads, without=change.places)
     externals = Externals(reads)
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
@@ -268,7 +277,14 @@ def _traced(
         return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
     outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
-    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live)), guard
+    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live), around.inside_kinds), guard
+
+
+def _kinds(recorder: Recorder, reader: Reader | None) -> tuple[Any, ...]:
+    """The function of others that a recording came to nothing in, or that read what can't be compared."""
+    if recorder.blamed is not None:
+        return (recorder.blamed.kind,)
+    return () if reader is None or reader.others is None else (reader.others,)
 
 
 def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
@@ -292,9 +308,14 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
         if reads.refused is not None and not recorder.at_work:
             recorder.at_work = modules_at_work()
 
+    def asks(function: Any, frame: FrameType) -> None:
+        reads.asks(function, frame)
+        if reads.refused is not None and not recorder.at_work:
+            recorder.at_work = modules_at_work()
+
     with ExitStack() as stack:
         try:
-            recorder.watch = stack.enter_context(watched(started))
+            recorder.watch = stack.enter_context(watched(started, asks))
         except NotWatched as error:
             recorder.refuse(reason_of(error), passing=True)
         try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+import gc
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from ..reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS, reason_of
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
-from .live import Surroundings
+from .live import Surroundings, TakenIn
 from .live.modules import LiveModules
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
@@ -28,12 +29,14 @@ class Recorded:
         call: calls it.
         arguments: the signature that its arguments have now; None where they are copies that nobody sees again.
         around: what it brings along for code that runs live.
+        collecting: Python's collector was on when it came.
     """
 
     forward: Callable[..., Any]
     call: Callable[[], Any]
     arguments: Callable[[], Signature] | None = None
     around: Surroundings | None = None
+    collecting: bool = field(default_factory=gc.isenabled)
 
 
 class Tracer:
@@ -44,6 +47,7 @@ class Tracer:
 
     Attributes:
         live: modules that run live, since no record can hold what they do.
+        taken_in: functions of others that are recorded with the model's code.
     """
 
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
@@ -53,7 +57,9 @@ class Tracer:
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
         self.words: set[str] = set()  # in the code that ran in recorded calls
         self.live = LiveModules()
+        self.taken_in = TakenIn()
         self._attempts = 0
+        self._passed: frozenset[Hashable] = frozenset()  # signatures with a reason against a trace that may pass, and functions of others in it
         self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read
 
     def why_not(self, signature: Signature) -> str | None:
@@ -63,9 +69,11 @@ class Tracer:
     def forget(self) -> None:
         """What was found out about earlier calls may not hold any more."""
         self._changing.clear()
+        self._passed = frozenset()
         self._closed.clear()
         self._read.clear()
         self.live.clear()
+        self.taken_in.clear()
         self._attempts = 0
 
     def record(
@@ -81,7 +89,7 @@ class Tracer:
             Exception: what the module's own code raised.
         """
         try:
-            reads = ReadSet(module, recorded.forward, self._codes)
+            reads = ReadSet(module, recorded.forward, self._codes, recorded.collecting)
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
         try:
@@ -90,6 +98,8 @@ class Tracer:
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
+            if error.others:
+                error.passing = self._let_live(error.others, reason_of(error), recorded.around)
             if recorded.around is not None and recorded.around.inside:
                 error.passing = self._may_cut() and self.live.add(module, recorded.around.inside, reason_of(error), error.guard)
             raise
@@ -102,6 +112,12 @@ class Tracer:
         self._read.update(found.slot for found in read)
         if read:  # what it is may change from call to call, whether the call was recorded or not
             trace = Untraceable(read[0].reason)
+        elif isinstance(trace, Untraceable) and trace.others:
+            again = trace.changing and signature.key not in self._changing  # a cache that is filled once, perhaps
+            if trace.changing:
+                self._changing.add(signature.key)
+            cut = again or self._let_live(trace.others, trace.reason, recorded.around)
+            trace = replace(trace, passing=cut, cut=cut)
         elif isinstance(trace, Untraceable) and trace.changing:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
             cut = signature.key in self._changing and self._cut(module, trace, guard)
@@ -116,10 +132,29 @@ class Tracer:
             trace = Untraceable(LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"), passing=True, cut=True)
         elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
             trace = Untraceable(WRITES_ARGUMENTS())
+        if isinstance(trace, Untraceable) and not trace.cut and self._suspected(signature, trace, recorded.around):
+            trace = replace(trace, passing=True, cut=True)
         if isinstance(trace, Trace):  # what it sets is as it was found: a setting of another node's, not a state that goes on
             self._changing.discard(signature.key)
         return result, trace, guard
 
+
+    def note_change(self, root: torch.nn.Module, change: str, guard: Guard, kinds: Collection[Any], sampling: int, useless: bool) -> bool:
+        """Something that a trace rests on is another now. Whether something runs live from now on because of that.
+
+        Args:
+            root: the model.
+            change: in words, as the guard says it.
+            guard: that has found it.
+            kinds: of functions of others that are a part of the trace.
+            sampling: the last one in which the trace was used.
+            useless: several traces in a row have served no call.
+        """
+        reader = guard.reader()
+        blamed = kinds if reader is None else [reader.others] if reader.others is not None else ()
+        if sampling == self.taken_in.sampling:  # else somebody has set it anew
+            self.taken_in.changed(blamed, change)
+        return useless and not blamed and self.cut_changing(root, change, guard)
 
     def cut_changing(self, root: torch.nn.Module, change: str, guard: Guard) -> bool:
         """Let the code run live that reads what is another at each call; whether there is some that didn't already.
@@ -141,6 +176,21 @@ class Tracer:
             return self.live.add_function(root, *home, reason, steady)
         module = None if reader.module is None else reader.module()
         return module is not None and self.live.add(root, (module,), reason, steady)
+
+    def _let_live(self, kinds: Collection[Any], reason: str, around: Surroundings | None) -> bool:
+        """Let functions of others of these kinds run live; whether there are any that didn't."""
+        return self.taken_in.refuse(kinds, reason, [] if around is None else list(around.functions.values()))
+
+    def _suspected(self, signature: Signature, trace: Untraceable, around: Surroundings | None) -> bool:
+        """A recording has come to nothing for a reason that may be that of functions of others in it: the second time, if it may pass."""
+        if around is None or not around.inside_kinds:
+            return False
+        again, self._passed = signature.key in self._passed, self._passed | {signature.key}
+        return (again or not trace.passing) and self._let_live(list(around.inside_kinds), trace.reason, around)
+
+    def not_fused(self, trace: Trace, reason: str, around: Surroundings) -> bool:
+        """A trace is of no use: perhaps because of functions of others in it. Whether the next one has less of them."""
+        return self._let_live(list(trace.others), reason, around)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
         """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""

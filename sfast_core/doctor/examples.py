@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 Normal = Callable[..., torch.Tensor]
+_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -16,7 +17,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
 
     def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
         values = (torch.randn(shape, generator=generator) * scale).to(device, dtype)
-        return values.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else values
+        return values.contiguous(memory_format=_INNERMOST[len(shape)]) if len(shape) in _INNERMOST else values
 
     def heads(tokens: int, size: int = 64) -> torch.Tensor:
         return normal(2, tokens, 10 * size).view(2, tokens, 10, size).transpose(1, 2)
@@ -52,6 +53,9 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     begun = normal(2, 128, 32, 32), normal(320, 192, 1, 1, scale=0.07), normal(320), normal(2, 64, 32, 32)
     yield "conv2d_shortcut", (image, normal(320, 320, 3, 3, scale=0.02), normal(320), 1, *begun)
     yield "upsample_conv2d", (normal(2, 320, 16, 16), normal(320, 320, 3, 3, scale=0.02), normal(320))
+    video = normal(1, 192, 4, 32, 32)
+    yield "norm_pad_video", (video, 1e-24, normal(192), None, None, "silu", 1, 0, "replicate", normal(1, 192, 2, 32, 32))
+    yield "conv2d_act", (video, normal(192, 192, 3, 3, 3, scale=0.02), normal(192), 1, (0, 1, 1))
     yield "attention", (heads(256), heads(256), heads(256))
     yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))
     yield "attention", (heads(256), heads(77), heads(77))

@@ -1,7 +1,7 @@
 """A model whose forward can't be recorded, or isn't its own: that runs as it is, and the blocks that it calls are fused one by one.
 
-A1111's ControlNet has a forward of its own, which reads values of tensors into Python and calls the UNet's blocks one after the other. So has
-TeaCache in ComfyUI, which leaves them out where little has changed.
+A1111's ControlNet has a forward of its own, which reads values of tensors into Python and calls the UNet's blocks one after the other. So have
+TeaCache and First Block Cache in ComfyUI, which leave them out where little has changed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from .states import States
 _PATHS = ("eager", "traced", "fused", "replayed")
 
 
+BlocksOf = Callable[[torch.nn.Module], Iterator[tuple[str, torch.nn.Module]]]
+
+
 class Block(Protocol):
     """What there is of one block."""
 
@@ -42,11 +45,13 @@ class Blocks:
     Args:
         name: the model's, for the report.
         make: what there is of the block of this name, made when it is first called.
+        blocks: which modules of a model are its blocks, each with its path.
     """
 
-    def __init__(self, name: str, make: Callable[[str], Block]) -> None:
+    def __init__(self, name: str, make: Callable[[str], Block], blocks: BlocksOf | None = None) -> None:
         self._name = name
         self._make = make
+        self._of = blocks or blocks_of
         self._blocks: States[Block] = States()
 
     def call(self, model: torch.nn.Module, forward: Callable[[], Any]) -> tuple[Any, str | None, str]:
@@ -84,7 +89,7 @@ class Blocks:
     def _hooked(self, model: torch.nn.Module) -> Iterator[None]:
         hooks: list[Hook] = []
         try:
-            for path, block in blocks_of(model):
+            for path, block in self._of(model):
                 hooks.append(Hook(block, partial(self._through, path)).put())
             yield
         finally:
@@ -114,3 +119,11 @@ def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
             yield from ((f"{name}.{index}", block) for index, block in enumerate(child))
         else:
             yield name, child
+
+
+def holds_blocks_of_others(model: torch.nn.Module, module: torch.nn.Module) -> bool:
+    """Whether a module in a list of a model's blocks is somebody else's that holds blocks itself: it runs them, or leaves them out."""
+    if not any(isinstance(child, torch.nn.ModuleList) for child in module._modules.values()):
+        return False
+    package = type(module).__module__.partition(".")[0]
+    return package not in ("torch", *{type(each).__module__.partition(".")[0] for each in (model, *model.children())})

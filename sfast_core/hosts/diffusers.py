@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +18,14 @@ import torch
 
 from ..compiled import CompiledModule, compile, is_compiled
 from ..config import CompileConfig
+from ..qualities import EXACT
 from ..report import ModuleReport, Report, versions
+from .vae import HALVES
 
 #: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
 _MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_STEPS = "num_inference_steps"
+_DENOISERS = ("unet", "transformer")  # how the names of those begin
 _HALVES = ("encoder", "decoder")  # of an autoencoder
 _DECODES = ("encode", "decode")  # its methods, one of which is enough
 _CHECKS = "safety_checker"
@@ -51,8 +56,13 @@ class CompiledPipeline:
         with contextlib.ExitStack() as samplings:
             if not any(kwargs.get(name) for name in _CALLBACKS):  # which may do anything
                 for handle in self._compiled.values():
-                    samplings.enter_context(handle.sampling())
+                    samplings.enter_context(handle.sampling(self._steps(kwargs)))
             return self.pipeline(*args, **kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The pipeline's, for ``isinstance`` and for diffusers' ``from_pipe``; ``type()`` tells them apart."""
+        return type(self.__dict__["pipeline"]) if "pipeline" in self.__dict__ else CompiledPipeline
 
     def __getattr__(self, name: str) -> Any:
         if "pipeline" not in self.__dict__:  # a copy in the making
@@ -102,12 +112,27 @@ class CompiledPipeline:
             self.__dict__["_config"] = config
         self.__dict__["_installed"] = True
         self._follow()
-        for handle in self._compiled.values():
-            compile(handle, self._config)
+        for name, handle in self._compiled.items():
+            compile(handle, self._config_of(name))
 
     def _compile(self, name: str, module: torch.nn.Module) -> None:
         with _beneath_offloading(module):
-            self._compiled[name] = compile(module, self._config, name)
+            self._compiled[name] = compile(module, self._config_of(name), name)
+
+    def _steps(self, kwargs: dict[str, Any]) -> int | None:
+        """How many a call has, where it says so by name or by default."""
+        parameters = inspect.signature(type(self.pipeline).__call__).parameters
+        steps = kwargs.get(_STEPS, parameters[_STEPS].default if _STEPS in parameters else None)
+        return steps if isinstance(steps, int) else None
+
+    def _config_of(self, name: str) -> CompileConfig:
+        """This one, but what runs once for a picture is exact: of a quality below that the denoiser alone has something.
+
+        Graphs of large pictures save an autoencoder's halves no time, and hold gigabytes.
+        """
+        config = self._config if name.startswith(_DENOISERS) else self._config.replace(quality=EXACT)
+        most = HALVES.get(name.rpartition(".")[2]) if "." in name else None
+        return config if most is None or config.graph_pixels is not None else config.replace(graph_pixels=most)
 
     def _give_back(self, name: str) -> None:
         handle = self._compiled.pop(name)
@@ -131,7 +156,7 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
     Args:
         pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`. Models that
             are compiled already, by another pipeline that shares them, take this config. A compiled pipeline is given back with it.
-        config: for all of its models; None for the defaults, or for what a compiled pipeline has.
+        config: for all of its models, but that its quality is the denoiser's alone; None for the defaults, or for what a compiled pipeline has.
 
     Raises:
         TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.

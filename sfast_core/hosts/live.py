@@ -44,7 +44,7 @@ class LiveCalls:
             compute: runs the call through the engine.
             interrupted: how the host stops a call. It is said once: running eager in its place would not stop.
         """
-        call = live_steering(args, kwargs, module, lambda name: self._mentions(module, name), original, self._apart)
+        call = live_steering(args, kwargs, module, lambda name: self._mentions(module, name), original, self._apart, self._engine.taken_in)
         around = call.around
         if around is not None and around.finish is not None:
             around.finish = of_host(around.finish)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..capture import Surroundings, snapshot
-from ..capture.live import Traced, again, outline
+from ..capture.live import TakenIn, TakenInPaths, Traced, again, functions_in, outline
 
 NAME = "transformer_options"
 #: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature, and a traced
@@ -62,7 +62,8 @@ def live_steering(
     module: torch.nn.Module,
     mentions: Callable[[str], bool],
     original: Callable[..., Any],
-    apart: Collection[str] = (),
+    apart: frozenset[str] = frozenset(),
+    taken_in: TakenIn | None = None,
 ) -> Steering:
     """Take a call's arguments apart: functions of others run live in it.
 
@@ -73,6 +74,7 @@ def live_steering(
         mentions: whether its code may look for an option of this name. What it doesn't look for travels along.
         original: the forward, which finishes a call that can't be finished otherwise.
         apart: options by which calls are kept apart though only functions of others look at them: what these return depends on them.
+        taken_in: knows which functions of others are recorded with the model's code; None: none is.
     """
     place = options_place(args, kwargs)
     if place is None:
@@ -80,22 +82,22 @@ def live_steering(
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, module)
     steers: dict[str, Any] = {}
-    tables: list[str] = []  # options with functions of others in them
+    tables = [key for key, value in options.items() if _is_table(key, value, mentions)]  # options with functions of others in them
+    inside = _taken_in(args, around, tables, taken_in) if taken_in is not None else TakenInPaths()
     for key, value in options.items():
-        if key in _TABLES or (key not in _TRAVELLING and _is_function(value)):
-            tables.append(key)
+        if key in tables:
             if value or key not in _TABLES:
                 steers[key] = repr(outline(value))
-        elif key in apart:
+        elif key in apart and key not in inside.words:
             steers[key] = repr(value)
+        elif key in inside.words or (inside.paths and key in _TRAVELLING and isinstance(value, (bool, int, float, str))):
+            steers[key] = value
         elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
-            if _holds_functions(value):  # Forge's block modifiers
-                tables.append(key)
-                steers[key] = repr(outline(value))
-            else:
-                steers[key] = value
+            steers[key] = value
     if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
         around.key = None
+    elif inside.paths:
+        around.key = (around.key, inside.paths)
     around.unread = frozenset(key for key in options if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
 
     def travelling() -> dict[str, Any]:
@@ -104,7 +106,7 @@ def live_steering(
         for key, value in options.items():
             if key in tables:
                 made[key] = traced.table(value, (key,))
-            elif key in _TRAVELLING:
+            elif key in _TRAVELLING and (key not in steers or key in apart - inside.words):
                 made[key] = _travelling(traced, key, value)
             elif key not in steers:
                 made[key] = traced.unread((key,))
@@ -116,6 +118,26 @@ def live_steering(
 
     around.finish = finish
     return _steering(args, kwargs, place, snapshot(steers), travelling, around)
+
+
+def _is_table(key: Any, value: Any, mentions: Callable[[str], bool]) -> bool:
+    """Whether an option is, or holds, functions of others that the model may call: Forge's block modifiers do so, too."""
+    if key in _TABLES or key in _TRAVELLING:
+        return key in _TABLES
+    return _is_function(value) or (isinstance(key, str) and _holds_functions(value) and mentions(key))
+
+
+def _taken_in(args: tuple[Any, ...], around: Surroundings, tables: list[str], taken_in: TakenIn) -> TakenInPaths:
+    """Which of the call's functions are recorded with the model's code."""
+    around.taken_in = taken_in
+    for key in tables:
+        around.functions.update(functions_in(around.options[key], (key,)))
+    if not around.functions:
+        return TakenInPaths()
+    device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), None)
+    inside = taken_in.admitted(around.functions, around.options, device, PROMPTS)
+    around.inside_paths = inside.paths
+    return inside
 
 
 def _is_function(value: Any) -> bool:

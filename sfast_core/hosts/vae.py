@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 
+from ..config import TOO_LARGE_FOR_A_GRAPH
 from ..reasons import FLOAT32, NOT_A_PICTURE
 from .parts import Arguments, Kind
 
 #: What the halves are called, and the most pixels of their input that a graph is captured for: those of 512x512.
-_HALVES = {"encoder": 512 * 512, "taesd_encoder": 512 * 512, "decoder": 64 * 64, "taesd_decoder": 64 * 64}
+HALVES = {"encoder": 512 * 512, "taesd_encoder": 512 * 512, "decoder": 64 * 64, "taesd_decoder": 64 * 64}
 
 
 def halves(vae: Any) -> Iterator[tuple[torch.nn.Module, str, Kind]]:
     """The modules of ``vae`` that are compiled, each with its name for the report and its kind; none where it isn't understood."""
-    for attribute, most in _HALVES.items():
+    for attribute, most in HALVES.items():
         half = getattr(vae, attribute, None)
         if isinstance(half, torch.nn.Module):
             name = f"VAE {attribute.removeprefix('taesd_')} ({type(vae).__name__})"
@@ -42,4 +43,4 @@ def _why_not(args: Arguments) -> str | None:
 def _why_no_graph(most: int, args: Arguments) -> str | None:
     """Big pictures take milliseconds a kernel (1024x1024: 23 ms in all on an H100), so launching them costs nothing; a graph holds gigabytes."""
     pixels = args[0].shape[0] * math.prod(args[0].shape[2:])
-    return "for a picture as large as this a graph saves no time, and takes the diffusion model's memory" if pixels > most else None
+    return TOO_LARGE_FOR_A_GRAPH if pixels > most else None

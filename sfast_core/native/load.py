@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -97,24 +98,34 @@ def error_name(library: ctypes.CDLL, status: int) -> str:
     return name.decode()
 
 
-def check(status: int, what: str) -> None:
-    """Raise where the extension returned an error.
+def launch(function: str, device: torch.device, what: str, **arguments: Any) -> None:
+    """Queue what a function of csrc/sfast.h does on a device's current stream.
+
+    Args:
+        function: its name.
+        device: which; the function's own ``stream`` is its current one.
+        what: for the error's text.
+        arguments: by the parameters' names. A tensor stands for the address of its elements, None for null.
 
     Raises:
+        ExtensionUnavailable: the extension isn't built or can't be opened.
         ExtensionError: CUDA refused ``what``; the message has its name for the error.
+        TypeError: an argument is missing, or there is no such parameter.
     """
+    loaded, parameters = library(), interface().functions[function].parameters
+    with torch.cuda.device(device):
+        arguments["stream"] = torch.cuda.current_stream(device).cuda_stream
+        if arguments.keys() != parameters.keys():
+            raise TypeError(f"{function}: got {sorted(arguments)}, needs {sorted(parameters)}")
+        values = (arguments[name] for name in parameters)
+        status = getattr(loaded, function)(*(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values))
     if status != 0:
-        raise ExtensionError(f"CUDA refused {what}: {error_name(library(), status)}")
+        raise ExtensionError(f"CUDA refused {what}: {error_name(loaded, status)}")
 
 
-def pointer(tensor: torch.Tensor | None) -> int | None:
-    """A tensor that may be left out as the C interface takes it: where its elements begin, or null."""
-    return None if tensor is None else tensor.data_ptr()
-
-
-def vector(tensor: torch.Tensor | None) -> tuple[int | None, int]:
-    """A small tensor likewise: pointer and element type."""
-    return (None, 0) if tensor is None else (tensor.data_ptr(), DTYPES[tensor.dtype])
+def dtype_of(tensor: torch.Tensor | None) -> int:
+    """The code of a tensor's element type; any where there is none."""
+    return 0 if tensor is None else DTYPES[tensor.dtype]
 
 
 def forget() -> None:

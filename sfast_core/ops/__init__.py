@@ -24,6 +24,7 @@ NAMES = (
     "conv2d_act",
     "conv2d_shortcut",
     "upsample_conv2d",
+    "norm_pad_video",
     "attention",
     "attention_of_halves",
     "sinusoids",

@@ -147,7 +147,7 @@ class Op:
     """Whether the reference is measured beside the impls. Not where it is never the fastest, nor where it doesn't give the same bits at every
     run, which PyTorch's convolutions promise only where all of PyTorch is told to: then it runs only where no impl can."""
     optional: bool = False  #: passes make it only where an impl can compute it: without one a graph stays as it is
-    channels_last: bool = False  #: its 4-D tensors have their channels innermost inside the traced model
+    channels_last: bool = False  #: its 4-D and 5-D tensors have their channels innermost inside the traced model
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "impls", tuple(replace(impl, reference=self.reference) for impl in self.impls))

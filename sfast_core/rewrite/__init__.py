@@ -1,6 +1,7 @@
 """From a recorded graph to a fused one: ordered passes, then the choice of impls."""
 
+from .keep_frames import KEPT
 from .pipeline import Rewritten, rewrite
 from .select_impls import Call, Selection, has_impl, known_patterns, select_impls
 
-__all__ = ["Call", "Rewritten", "Selection", "has_impl", "known_patterns", "rewrite", "select_impls"]
+__all__ = ["KEPT", "Call", "Rewritten", "Selection", "has_impl", "known_patterns", "rewrite", "select_impls"]

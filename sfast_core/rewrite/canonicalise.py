@@ -2,7 +2,7 @@
 
 A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__radd__(x)`` or ``torch.add``. After this pass there are only
 
-``F.linear(x, w, b)``, ``F.conv2d(x, w, b, stride, padding, dilation, groups)``,
+``F.linear(x, w, b)``, ``F.conv2d/conv3d(x, w, b, stride, padding, dilation, groups)``,
 ``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``, ``F.rms_norm(x, shape, w, eps)``,
 ``F.interpolate(x, size, factor, mode, align_corners, recompute, antialias)``,
 ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
@@ -211,7 +211,7 @@ def _sdpa(node: Node) -> Node | None:
 
 
 _RULES: dict[str, Callable[[Node], Node | None]] = {
-    **{function.__name__: _positional(function) for function in (F.linear, F.conv2d, F.group_norm, F.layer_norm, F.rms_norm, F.interpolate)},
+    **{function.__name__: _positional(function) for function in (F.linear, F.conv2d, F.conv3d, F.group_norm, F.layer_norm, F.rms_norm, F.interpolate)},
     "gelu": _positional(gelu, "input approximate", approximate="none"),
     "softmax": _softmax,
     "scaled_dot_product_attention": _sdpa,

@@ -1,4 +1,4 @@
-"""Convolution with its epilogue: bias, a sum per channel, the residual and SiLU become part of one op."""
+"""Convolution with its epilogue, of images and of videos: bias, a sum per channel, the residual and SiLU become part of one op."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
-from .graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
-from .patterns import split_channel_add
+from .graph import calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
+from .patterns import HasImpl, split_channel_add
+from .videos import has_videos
 
 
 def _residual(conv: Node, total: Node | None) -> Node | None:
@@ -22,11 +23,15 @@ def _residual(conv: Node, total: Node | None) -> Node | None:
     return other
 
 
-def fuse_conv_act(graph: Graph) -> int:
-    """Fuse each convolution with the sums and the activation that only it feeds."""
+def fuse_conv_act(graph: Graph, has_impl: HasImpl) -> int:
+    """Fuse each convolution with the sums and the activation that only it feeds; of videos those that a kernel computes."""
     fused = 0
-    for node in calls_of(graph, F.conv2d):
-        if value(node).dim() != 4 or isinstance(named(node).padding, str):
+    videos = has_videos(graph)
+    for node in calls_of(graph, F.conv2d, F.conv3d):
+        of_video = node.target is F.conv3d
+        if value(node).dim() != 4 + of_video or isinstance(named(node).padding, str):
+            continue
+        if of_video and not (videos and has_impl(conv2d_act, *metas(node.args))):
             continue
         last, channel, residual, act = node, None, None, "none"
         user = sole_user(last)

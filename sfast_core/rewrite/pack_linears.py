@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..weights import PACKED, Packed, Weight
-from .graph import calls, calls_of, insert, insert_as, is_free_weight, named, new_weight, replace, shape, value
+from .graph import calls_of, insert, insert_as, is_free_weight, lay_views_like, named, new_weight, replace, shape, value
 from .patterns import MayLay, from_input
 
 _PACKED = ("weight", "bias")
@@ -77,18 +77,4 @@ def _join(members: list[Node]) -> None:
     parts = [insert(first, torch.narrow, product, -1, sum(widths[:index]), width) for index, width in enumerate(widths)]
     for node, part in zip(members, parts, strict=True):
         replace(node, part)
-        _lay_views_like(part)
-
-
-def _lay_views_like(node: Node) -> None:
-    """Let the reshapes and permutations of ``node`` say that they lie in what it is a part of.
-
-    Kernels are chosen for the strides that are said here: with the recorded ones attention was measured on other memory than it reads,
-    and cuDNN's plan for it, 75 ms, was made twice (SD1.5 and SDXL at each new size, H100).
-    """
-    for user in node.users:
-        if calls(user, torch.reshape, torch.permute):
-            seen = user.target(value(node), user.args[1])  # type: ignore[operator]
-            if (seen.stride(), seen.storage_offset()) != (value(user).stride(), value(user).storage_offset()):
-                user.meta["val"] = seen
-                _lay_views_like(user)
+        lay_views_like(part)

@@ -16,6 +16,7 @@ from .carry_bias import carry_bias
 from .channels_last import convolutions_channels_last, images_channels_last
 from .convolution_as_linear import convolution_as_linear
 from .copies import drop_copies
+from .eight_bits import InEightBits, eight_bits, pack_eight_bits
 from .fold_into_quantise import fold_into_quantise
 from .frames_as_images import frames_as_images
 from .frames_in_rows import frames_in_rows
@@ -28,17 +29,20 @@ from .fuse_gated_sum import fuse_gated_sum
 from .fuse_group_norm import fuse_group_norm_act
 from .fuse_layer_norm import fuse_add_layer_norm
 from .fuse_linear import fuse_linear
+from .fuse_norm_pad_video import fuse_norm_pad_video
 from .fuse_norm_quantise import fuse_norm_quantise
 from .fuse_norm_rope import fuse_norm_rope
 from .fuse_scaled_glu import fuse_scaled_glu
 from .fuse_sinusoids import fuse_sinusoids
 from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
+from .keep_frames import keep_frames
 from .pack_gated import pack_gated
 from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_gelu import recover_gelu
 from .recover_integer_products import recover_integer_products
 from .recover_linear import recover_linear
 from .recover_quantise import recover_quantise
@@ -46,6 +50,7 @@ from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
 from .share_halves import share_halves
+from .shuffles import shuffles_innermost
 from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
 from .spell_out_attention import spell_out_attention
 from .split_concat import split_concat
@@ -58,8 +63,8 @@ class Pass:
     """A pass, by the name of its function or another.
 
     Args:
-        run: gets the graph, and ``has_impl`` and ``may_pack`` (of :func:`passes`) where it has parameters of these names; returns the number of
-            places that it changed.
+        run: gets the graph, and ``has_impl``, ``may_pack`` and ``in_eight_bits`` (of :func:`passes`) where it has parameters of these names; returns
+            the number of places that it changed.
         after: the passes whose work it builds on, by name. Any order that this allows gives the same graph.
     """
 
@@ -91,12 +96,14 @@ PASSES = (
     Pass(drop_units, after="canonicalise"),
     Pass(drop_copies, after="canonicalise"),
     Pass(recover_silu, after="canonicalise"),
+    Pass(recover_gelu, after="canonicalise"),
     Pass(rejoin_slices, after="canonicalise"),
     Pass(spell_out_attention, after="canonicalise"),
     Pass(simplify_shapes, after="spell_out_attention"),
     Pass(share_common, after="canonicalise"),
+    Pass(shuffles_innermost, after="simplify_shapes share_common"),
     Pass(recover_rms_norm, after="simplify_shapes share_common"),
-    Pass(fold_constants, after="canonicalise"),
+    Pass(fold_constants, after="canonicalise shuffles_innermost"),
     Pass(place_constants, after="fold_constants"),
     Pass(recover_linear, after="canonicalise simplify_shapes share_common"),
     Pass(recover_scaled_linear, after="canonicalise recover_linear"),
@@ -107,10 +114,12 @@ PASSES = (
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
     Pass(frames_in_rows, after="drop_units recover_rms_norm recover_scaled_linear fuse_norm_rope"),
     Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope frames_in_rows"),
-    Pass(frames_as_images, after="recover_silu simplify_shapes"),
+    Pass(fuse_norm_pad_video, after="recover_silu simplify_shapes place_constants"),
+    Pass(frames_as_images, after="recover_silu simplify_shapes fuse_norm_pad_video"),
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common frames_as_images fuse_conv_shortcut"),
-    Pass(fuse_linear, after="recover_silu recover_scaled_linear tokens_in_rows convolution_as_linear"),
+    Pass(eight_bits, after="recover_integer_products recover_scaled_linear tokens_in_rows convolution_as_linear"),
+    Pass(fuse_linear, after="recover_silu recover_gelu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits"),
     Pass(fuse_group_norm_act, after="recover_silu simplify_shapes frames_as_images"),
     Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
     Pass(fuse_upsample_conv, after="canonicalise"),
@@ -118,35 +127,41 @@ PASSES = (
     Pass(fuse_add_layer_norm, after="rejoin_slices fuse_linear"),
     Pass(fuse_ada_layer_norm, after="fuse_add_layer_norm"),
     Pass(carry_bias, after="fuse_add_layer_norm"),
-    Pass(fuse_norm_quantise, after="recover_rms_norm recover_quantise fuse_ada_layer_norm"),
+    Pass(fuse_norm_quantise, after="recover_rms_norm recover_quantise fuse_ada_layer_norm eight_bits"),
     Pass(fuse_ada_rms_norm, after="fuse_norm_quantise"),
     Pass(split_projections, after="fuse_ada_layer_norm fuse_ada_rms_norm"),
     Pass(fuse_attention, after="recover_attention fuse_norm_rope"),
-    Pass(fuse_scaled_glu, after="recover_silu recover_scaled_linear"),
+    Pass(fuse_scaled_glu, after="recover_silu recover_gelu recover_scaled_linear eight_bits"),
     Pass(fold_into_quantise, after="fuse_norm_quantise fuse_scaled_glu"),
     Pass(fuse_gated_sum, after="fuse_norm_quantise fuse_ada_rms_norm fold_into_quantise"),
     Pass(share_halves, after="fuse_attention"),
     Pass(images_channels_last, after="split_concat fuse_conv_act"),
+    Pass(keep_frames, after="images_channels_last"),
     Pass(pack_gated, after="fuse_linear fuse_norm_quantise split_projections"),
     Pass(pack_context, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_embedding, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_qkv, after="fuse_norm_rope split_projections pack_gated"),
+    Pass(pack_eight_bits, after="fuse_norm_rope fold_into_quantise fuse_gated_sum"),
     Pass(convolutions_channels_last, after="fuse_conv_act"),
-    Pass(simplify_shapes, after="fuse_group_norm_act fuse_attention pack_context pack_embedding pack_qkv", name="simplify_shapes_again"),
+    Pass(simplify_shapes, after="fuse_group_norm_act fuse_attention pack_context pack_embedding pack_qkv pack_eight_bits", name="simplify_shapes_again"),
 )
 
 #: Passes that others do the work of, as settings may have them.
 _FORMER = {"fuse_geglu": "fuse_linear", "fuse_linear_act": "fuse_linear", "fuse_linear_add": "fuse_linear"}
 
 
-def passes(may_pack: MayLay | None, has_impl: HasImpl = no_impl, order: tuple[Pass, ...] | None = None) -> dict[str, Callable[[Graph], int]]:
+def passes(
+    may_pack: MayLay | None, has_impl: HasImpl = no_impl, order: tuple[Pass, ...] | None = None, in_eight_bits: InEightBits | None = None
+) -> dict[str, Callable[[Graph], int]]:
     """Every pass by name, in order.
 
     Args:
         may_pack: says whether a weight may be laid out as its layout says; None leaves all as they lie, and the passes out that lay out.
         has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
+        order: another one.
+        in_eight_bits: says which linear layers are to be computed in 8 bits; None leaves the passes out that do that.
     """
-    given = {"has_impl": has_impl, "may_pack": may_pack}
+    given = {"has_impl": has_impl, "may_pack": may_pack, "in_eight_bits": in_eight_bits}
     table: dict[str, Callable[[Graph], int]] = {}
     for item in PASSES if order is None else order:
         wanted = {name: given[name] for name in inspect.signature(item.run).parameters if name in given}
@@ -162,7 +177,7 @@ def known_passes(disabled: tuple[str, ...]) -> tuple[str, ...]:
         ValueError: one doesn't exist.
     """
     names = tuple(_FORMER.get(name, name) for name in disabled)
-    known = passes(lambda _: True)
+    known = passes(lambda _: True, in_eight_bits=lambda *_: {})
     if unknown := sorted(set(names) - set(known)):
         raise ValueError(f"disabled_passes: got {', '.join(unknown)}, known are {', '.join(known)}")
     return names
@@ -174,13 +189,14 @@ def rewrite(
     disabled: tuple[str, ...] = (),
     has_impl: HasImpl = no_impl,
     order: tuple[Pass, ...] | None = None,
+    in_eight_bits: InEightBits | None = None,
 ) -> Rewritten:
     """Run the passes over ``graph`` in place, less those named in ``disabled``. For the rest see :func:`passes`.
 
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.
     """
-    table, disabled = passes(may_pack, has_impl, order), known_passes(disabled)
+    table, disabled = passes(may_pack, has_impl, order, in_eight_bits), known_passes(disabled)
     report = Rewritten(nodes_before=len(graph.nodes))
     drop_unused(graph)
     with torch.inference_mode(False), torch.no_grad():

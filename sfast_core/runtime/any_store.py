@@ -12,6 +12,7 @@ from ..weights.arriving import Arriving
 from ..weights.bound import Bound
 from ..weights.layout import Weight
 from ..weights.offload import Arrival
+from .copies import Copies
 from .streaming.kept import Kept
 
 
@@ -56,9 +57,12 @@ class Store(Protocol):
         """What tells whether the host still does to weights that are brought what it does now, beside what :meth:`bind` watches."""
 
     kept: Kept | None  #: copies of weights that are away
+    copies: Copies  #: what is made of weights and lies beside them
 
-    def begin_sampling(self) -> None:
-        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move."""
+    steps: int | None  #: of the sampling that goes on, where that is known
+
+    def begin_sampling(self, steps: int | None = None) -> None:
+        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move. ``steps``: how many it has."""
 
     def end_sampling(self) -> None:
         """Anybody may do to them what they like."""

@@ -7,11 +7,12 @@ torch's counters don't move at capture.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -41,6 +42,19 @@ class Kept(Protocol):
     watch: weakref.finalize[..., Any] | None
 
     def release(self) -> None: ...
+
+
+@contextlib.contextmanager
+def in_use(kept: Sequence[Kept]) -> Iterator[None]:
+    """Nobody may take these away for its length: what is being run or captured reads them beside its own memory."""
+    before = [each.busy for each in kept]
+    for each in kept:
+        each.busy = True
+    try:
+        yield
+    finally:
+        for each, busy in zip(kept, before, strict=True):
+            each.busy = busy
 
 
 class Captured:

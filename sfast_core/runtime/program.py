@@ -37,10 +37,12 @@ class Program:
         weights: what it reads of the module, in order.
         constants: tensors that depend on nothing.
         layouts: of the results.
+        kept_results: those that the program puts into memory of their own, in their layouts.
         capturable: None, or why this program can't be captured into a CUDA graph.
         kept: what holds tensors that it reads as weights and that no module has.
         arrivals: of each weight, what is to be known should it have to be brought. Empty: none can be.
         body: the same, cut where code runs live; None where none does. Then ``run`` is of no use.
+        rounded: the dtype of the layers that it computes in 8 bits, which the recorded call doesn't; None where there are none.
     """
 
     run: Run
@@ -51,6 +53,8 @@ class Program:
     kept: tuple[object, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
     body: Body | None = None
+    kept_results: frozenset[int] = frozenset()
+    rounded: torch.dtype | None = None
 
     def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""
@@ -60,3 +64,8 @@ class Program:
     def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copies in the layouts that the original forward returns; nothing of the program's memory leaves it."""
         return [layout.copy(result) for layout, result in zip(self.layouts, results, strict=True)]
+
+    def hand_over(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """As :meth:`deliver`, of a run whose memory nothing else has: what lies in memory of its own stays there."""
+        pairs = zip(self.layouts, results, strict=True)
+        return [result if index in self.kept_results else layout.copy(result) for index, (layout, result) in enumerate(pairs)]

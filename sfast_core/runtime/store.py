@@ -31,6 +31,7 @@ from ..weights.offload import Arrival, Offload
 from ..weights.part import is_plain
 from ..weights.ref import WeightRef
 from ..weights.saving import PlainWhenSaved, tensor_at
+from .copies import Copies
 from .streaming.kept import Kept
 
 K = TypeVar("K")
@@ -55,6 +56,8 @@ class WeightStore:
         self._offload = offload or Offload()
         self._layouts = layouts()
         self.kept: Kept | None = None
+        self.copies = Copies(WeightRef.tensor)
+        self.steps: int | None = None
         self._wanted: dict[WeightRef, Weight] = {}  # as what each is wanted that isn't plain
         self._own: dict[tuple[WeightRef, int], _Own] = {}  # what was adopted at any time, by its module too: hosts hold on to such
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
@@ -68,6 +71,8 @@ class WeightStore:
         One that has to be brought to ``device`` is laid out on the way there, and stays as it is.
         """
         layout = self._layouts.get(weight.layout)
+        if layout is not None and layout.beside:
+            return layout.why_not(weight.refs) is None and not any(self._elsewhere(ref, device) for ref in weight.refs)
         if layout is None or any(self._wanted.get(ref, weight) != weight for ref in weight.refs) or layout.why_not(weight.refs):
             return False
         if device is not None:
@@ -92,6 +97,7 @@ class WeightStore:
             for ref, layout in self._turned():
                 if _on(device, ref) and self._why_not((ref,)) is None and layout.why_not((ref,)) is None:
                     layout.lay((ref,))
+        self.copies.begin_call(self.period())
         yield
 
     def lay_again(self, device: torch.device) -> None:
@@ -152,6 +158,8 @@ class WeightStore:
         for index, weight in enumerate(weights):
             functions = [self._offload.held(found, device) if (found := self._offload.functions(ref)) else () for ref in weight.refs]
             away = [ref for ref in weight.refs if self._offload.away(ref, ref.tensor(), device)]
+            if (away or any(functions)) and self._layouts[weight.layout].beside:
+                raise WeightsChanged(f"the weight {weight} has to be brought at each call")
             if away or any(functions):
                 for ref in away:
                     self._offload.pin(ref, ref.tensor())
@@ -166,12 +174,14 @@ class WeightStore:
         """See :class:`~.any_store.Store`."""
         return self._offload.watch([ref for weight in weights for ref in weight.refs])
 
-    def begin_sampling(self) -> None:
+    def begin_sampling(self, steps: int | None = None) -> None:
         """See :class:`~.any_store.Store`."""
+        self.steps = steps
         self._offload.begin()
 
     def end_sampling(self) -> None:
         """See :class:`~.any_store.Store`."""
+        self.steps = None
         self._offload.end()
 
     def period(self) -> Hashable:
@@ -202,6 +212,7 @@ class WeightStore:
         self._own = {place: own for place, own in self._own.items() if own.ref.owner() is not None}
         restored = self._restore([own.ref for own in self._own.values()])
         self._wanted.clear()
+        self.copies.drop()
         self._some_turned = self._some_plain = False
         while self._hooks:
             self._hooks.popitem()[1][2].remove()
@@ -216,6 +227,8 @@ class WeightStore:
 
     def _resolve(self, weight: Weight) -> torch.Tensor:
         layout = self._layouts[weight.layout]
+        if layout.beside:
+            return self.copies.tensor(weight)
         laid = layout.laid(weight.refs)
         return laid if laid is not None else self._lay(weight, layout)
 
@@ -266,6 +279,12 @@ class WeightStore:
             if is_shared(ref.tensor(), self._made(ref.tensor())):
                 return f"the memory of the weight {ref} is others' too"
         return None
+
+    def _elsewhere(self, ref: WeightRef, device: torch.device | None) -> bool:
+        """Whether a weight has to be brought, or is no plain tensor, or the host computes something of it at each use."""
+        tensor = ref.tensor()
+        away = device is not None and self._offload.away(ref, tensor, device)
+        return away or not is_plain(tensor) or ref.name not in ref.table() or bool(self._offload.functions(ref))
 
     def _made(self, tensor: torch.Tensor) -> bool:
         """Whether a weight lies in memory that a layout has made."""

@@ -30,6 +30,7 @@ _STAKE = 0.02
 _THREADS = 8
 _EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads but the calling one may take together; a larger one runs alone
 _FILLED_AT_ONCE = 2**22  #: numbers of a float of 8 bits
+_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 log = logging.getLogger("fast_compile")
 
 
@@ -92,8 +93,8 @@ class Job:
             if not isinstance(meta, torch.Tensor):
                 return meta
             tensor = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device=device)
-            if self._channels_last and meta.dim() == 4:
-                tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=torch.channels_last)
+            if self._channels_last and meta.dim() in _INNERMOST:
+                tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=_INNERMOST[meta.dim()])
             if not tensor.is_floating_point() and tensor.dtype != torch.int8:
                 return tensor.zero_()  # always: they may be indices
             return tensor if generator is None else _random(tensor, generator)

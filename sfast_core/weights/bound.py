@@ -29,6 +29,8 @@ class Bound:
 
     def __init__(self, tensors: Sequence[Any], weights: Sequence[Weight], layouts: Layouts) -> None:
         self.pointers = tuple(tensor.data_ptr() for tensor in tensors)
+        pairs = zip(tensors, weights, strict=False)  # a host may bind by something else than the weights
+        self._beside = [weakref.ref(tensor) for tensor, weight in pairs if layouts[weight.layout].beside]
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._attributes: list[WeightRef] = []  # not the root's dictionary: it leads to the compiled state, a cycle
@@ -52,17 +54,22 @@ class Bound:
         self._addresses = list(map(_address, current))
         self._strides, self._dtypes = list(map(_strides, current)), list(map(_dtype, current))
 
+    @property
+    def sources(self) -> list[int]:
+        """The addresses of the module's tensors."""
+        return self._addresses
+
     def valid(self) -> bool:
         """Whether each of the module's tensors is the one that it was, and lies where and as it lay."""
         return self.readable() and self.current()
 
     def readable(self) -> bool:
-        """Whether the tensors still lie where they lay, so that a graph which reads them there reads no memory of others.
+        """Whether the tensors still lie where they lay, and what was made of them is there, so that a graph which reads them there reads no memory of others.
 
         This and :meth:`current` are asked at every call, so there is no loop of Python's: SD1.5's 686 weights took 1 ms in one, and a replay takes 5.
         """
         try:
-            return list(map(_address, map(_alive, self._tensors))) == self._addresses
+            return list(map(_address, map(_alive, self._tensors))) == self._addresses and None not in map(_alive, self._beside)
         except TypeError:  # a tensor is gone
             return False
 

@@ -1,4 +1,4 @@
-"""The weight of a convolution with its channels innermost in memory, as kernels for NHWC images read it."""
+"""The weight of a convolution with its channels innermost in memory, as kernels for NHWC images and NDHWC videos read it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .plain import Plain
 from .ref import WeightRef
 
 CHANNELS_LAST = "channels_last"
+_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class ChannelsLast(Plain):
@@ -21,17 +22,17 @@ class ChannelsLast(Plain):
     @staticmethod
     def meaning(tensor: torch.Tensor) -> torch.Tensor:
         """The same values in other strides."""
-        return tensor.contiguous(memory_format=torch.channels_last)
+        return tensor.contiguous(memory_format=_INNERMOST[tensor.dim()])
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
         """It has to be a convolution's."""
         dims = refs[0].tensor().dim()
-        return None if dims == 4 else f"the weight {refs[0]} has {dims} dimensions, not 4"
+        return None if dims in _INNERMOST else f"the weight {refs[0]} has {dims} dimensions, not 4 or 5"
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:  # type: ignore[override]
         """The module's own, where it is turned or would be the same memory."""
         tensor = refs[0].tensor()
-        return tensor if tensor.is_contiguous(memory_format=torch.channels_last) else None
+        return tensor if tensor.is_contiguous(memory_format=_INNERMOST[tensor.dim()]) else None
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
         """Turn it."""
@@ -41,5 +42,4 @@ class ChannelsLast(Plain):
 
 
 def _strides(tensor: torch.Tensor) -> Strides:
-    _, channels, height, width = tensor.shape
-    return height * width * channels, 1, width * channels, channels
+    return torch.empty_like(tensor, device="meta", memory_format=_INNERMOST[tensor.dim()]).stride()

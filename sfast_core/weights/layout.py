@@ -24,6 +24,7 @@ class Layout(Protocol):
     """
 
     keeps_strides: bool  #: whether the module's tensors have their own strides while they lie so. If not, others mustn't see them
+    beside: bool  #: whether what a program reads is made of the module's tensors, which stay as they are, and lies in memory of ours (:mod:`..runtime.copies`)
 
     @staticmethod
     def meaning(*tensors: torch.Tensor) -> torch.Tensor:

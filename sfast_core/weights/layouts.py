@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .channels_last import CHANNELS_LAST, ChannelsLast
+from .eight_bits import EIGHT_BITS
 from .layout import PLAIN, Layout, Layouts
 from .packed import PACKED, Packed
 from .plain import Plain
 
-LAYOUTS: dict[str, type[Layout]] = {PLAIN: Plain, PACKED: Packed, CHANNELS_LAST: ChannelsLast}
+LAYOUTS: dict[str, type[Layout]] = {PLAIN: Plain, PACKED: Packed, CHANNELS_LAST: ChannelsLast, **EIGHT_BITS}
 
 
 def layouts() -> Layouts:

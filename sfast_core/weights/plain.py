@@ -14,6 +14,7 @@ class Plain:
     """What every weight is at first."""
 
     keeps_strides = True
+    beside = False
 
     @staticmethod
     def meaning(tensor: torch.Tensor) -> torch.Tensor:

@@ -168,3 +168,81 @@ def test_code_of_others_finds_weights_with_the_strides_that_the_model_gave_them(
             engine.call(net, forward, (x,), {})
         assert not net[0].weight.is_contiguous()
         assert parts.call(net, "a test", lambda: net[0].weight.view(8, -1).sum() + net(x).sum()).isfinite()
+
+
+def _run(layers: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    for layer in layers.children():
+        x = layer(x)
+    return x
+
+
+class Layers(nn.Sequential):
+    """As ComfyUI's UNet has them: a function calls what is in them, never the whole."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _run(self, x)
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(8, 8), nn.SiLU())
+        self.input_blocks = nn.ModuleList(Layers(nn.Linear(8, 8), nn.SiLU()) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        for block in self.input_blocks:
+            x = _run(block, x)
+        return x
+
+
+class Cached(nn.Module):
+    """Somebody else's, in the place of a model's blocks: it leaves all but the first out where that gives much the same as before."""
+
+    def __init__(self, blocks: nn.ModuleList) -> None:
+        super().__init__()
+        self.blocks = blocks
+        self.before: torch.Tensor | None = None
+        self.added: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, **options: Any) -> torch.Tensor:
+        first = self.blocks[0](x, **options)
+        if self.before is None or self.added is None or float((first - self.before).abs().mean()) > 0.1:
+            self.before, y = first, first
+            for block in self.blocks[1:]:
+                y = block(y, **options)
+            self.added = y - first
+        return first + self.added
+
+
+def test_layers_that_a_function_calls_are_fused_one_by_one() -> None:
+    torch.manual_seed(0)
+    unet = UNet().eval()
+    engine = Engine("UNet", CONFIG)
+    parts, x = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG)), torch.randn(2, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(parts.call(unet, "a test", lambda: unet(x)), unet(x))
+    assert engine.report.calls == {"traced": 1, "fused": 2}
+    assert sorted(each.report.name for each in parts.engines())[:3] == ["UNet embed", "UNet input_blocks.0.0", "UNet input_blocks.0.1"]
+
+
+def test_blocks_that_somebody_elses_module_holds_are_fused_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As WaveSpeed's First Block Cache: known before the first call is recorded."""
+    from sfast_core.hosts.comfy.obstacles import Obstacles
+
+    monkeypatch.setattr(Cached, "__module__", "their_pack.nodes")
+    ours, twin = _pair()
+    for model in (ours, twin):
+        monkeypatch.setattr(Model, "forward", lambda self, x, **options: self.blocks[0](self.first(x), transformer_options=options))
+        model.blocks = nn.ModuleList([Cached(model.blocks)])
+    monkeypatch.setattr(Obstacles, "_weights", lambda *args: None)
+    assert Obstacles().reason(None, ours, "forward", {}) == "another node replaces its blocks (their_pack)"
+    engine = Engine("Model", CONFIG)
+    parts = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG))
+    with torch.no_grad():
+        for seed in (1, 2, 2, 2, 3):
+            x = torch.randn(2, 8, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(parts.call(ours, "a test", lambda: ours(x)), twin(x))  # noqa: B023
+    assert engine.report.calls == {"traced": 1, "fused": 4}
+    assert "Model blocks.0.blocks.2" in [each.report.name for each in parts.engines()]

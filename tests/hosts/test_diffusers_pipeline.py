@@ -241,6 +241,16 @@ def test_attributes_are_the_pipelines() -> None:
     assert isinstance(fast, sfast_core.hosts.diffusers.CompiledPipeline)  # type: ignore[attr-defined]
 
 
+def test_it_passes_for_a_pipeline() -> None:
+    """For who asks, and for diffusers, which makes another kind of pipeline of its models."""
+    twin, fast = tiny.sd(), compiled(tiny.sd())
+    assert isinstance(fast, diffusers.DiffusionPipeline) and isinstance(fast, sfast_core.hosts.diffusers.CompiledPipeline)  # type: ignore[attr-defined]
+    strengthened = [diffusers.AutoPipelineForImage2Image.from_pipe(each) for each in (twin, fast)]
+    assert strengthened[1].unet is fast.unet and type(strengthened[0]) is type(strengthened[1]) is diffusers.StableDiffusionImg2ImgPipeline
+    expected, drawn = (picture(each, image=tiny.noise_picture(), num_inference_steps=4) for each in strengthened)
+    assert distance(drawn, expected) < NEAR and reports(fast)["unet"].calls.get("traced") and not reports(fast)["unet"].calls.get("eager")
+
+
 def test_the_import_brings_no_diffusers() -> None:
     code = "import sys, sfast_core.hosts.diffusers; assert 'diffusers' not in sys.modules and 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])

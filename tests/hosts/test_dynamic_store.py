@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sfast_core.hosts.comfy.dynamic import DynamicStore
-from sfast_core.weights import PACKED, Bound, Weight, WeightsChanged, WeightsElsewhere, WeightTable
+from sfast_core.weights import PACKED, Arrival, Bound, Weight, WeightsChanged, WeightsElsewhere, WeightTable
 from sfast_core.weights.part import parts_of
 from tests.quantised import Quantised
 
@@ -164,3 +164,27 @@ def test_nothing_is_packed_or_adopted(model: Model) -> None:
     store = DynamicStore(model)
     assert not store.may_pack(Weight(tuple(source.refs[0] for source in sources(model, "layer.weight", "norm.weight")), PACKED))
     assert store.adopted_bytes == 0 and store.restore() == 0
+
+
+def test_what_is_made_of_pages_is_made_anew_with_them(model: Model) -> None:
+    """In 8 bits, beside the host's range, for as long as all of the model is in that."""
+    store, (plain,) = DynamicStore(model), sources(model, "layer.weight")
+    numbers, scales = (Weight(plain.refs, name) for name in ("int8", "int8_scales"))
+    addresses, seen = set(), []
+    for change in (lambda: None, lambda: None, lambda: setattr(model, "current_weight_patches_uuid", "lora"), lambda: setattr(model.range, "moves", 1)):
+        change()
+        with store.pinned(DEVICE):
+            assert store.may_pack(numbers, DEVICE)
+            q, s, weight = store.tensors([numbers, scales, plain], DEVICE)
+            assert torch.allclose(q * s, weight)
+            bound = store.bind([numbers, plain], [q, weight])
+            addresses.add((q.data_ptr(), s.data_ptr()))
+            seen.append(weight.mean().item())
+    assert seen == [1.0, 1.0, 2.0, 3.0] and len(addresses) == 1 and bound.valid()
+    q = s = weight = None
+    store.copies.drop()
+    assert not bound.readable()
+    store._partly = types.SimpleNamespace(away=lambda module: False, token=1)  # type: ignore[assignment]
+    assert not store.may_pack(numbers, DEVICE)
+    with pytest.raises(WeightsChanged, match="not all of the model is there"):
+        store.resolve([numbers], DEVICE, [Arrival()])

@@ -45,4 +45,4 @@ class Data:
         """A tensor drawn from the normal distribution in float32 and then rounded to ``dtype``."""
         values = torch.randn(shape, generator=self.generator, device=self.device)
         values = values.mul_(std).add_(mean).to(dtype or self.dtype)
-        return values.contiguous(memory_format=torch.channels_last) if channels_last else values
+        return values.contiguous(memory_format=torch.channels_last_3d if len(shape) == 5 else torch.channels_last) if channels_last else values

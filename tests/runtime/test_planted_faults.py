@@ -116,7 +116,12 @@ FAULTS: dict[str, tuple[Any, str, str, str]] = {
     "dtypes aren't asked": (Bound, "current", "list(map(_dtype, now)) == self._dtypes", "True"),
     "addresses aren't asked": (Bound, "readable", "return list(map(_address, map(_alive, self._tensors))) == self._addresses", "return True"),
     "the other places of a weight aren't looked at": (Bound, "__init__", "for one in (ref, *ref.others)", "for one in (ref,)"),
-    "a replay ahead is used whatever changed": (GraphedProgram, "run", "if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same():", "if replayed is None:"),
+    "a replay ahead is used whatever changed": (
+        GraphedProgram,
+        "run",
+        "if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same() or not self._made_as_now():",
+        "if replayed is None:",
+    ),
     "a graph is kept whatever changed": (GraphedProgram, "_still_good", "if self._bound.valid() and self._streams.readable() and self._streams.same():", "if True:"),
     "new addresses are taken for the old ones": (GraphedProgram, "_still_good", "same = bound.pointers == self._bound.pointers", "same = True"),
     "packed weights may lie anywhere": (Packed, "laid", "tensor.data_ptr() != place or ", ""),

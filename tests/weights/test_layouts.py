@@ -12,14 +12,15 @@ from tests.tracing import CPU
 
 #: For each layout: whose weights it may lay out, and such as it may not.
 FITS = {"plain": ("a.weight",), "packed": ("a.weight", "b.weight"), "channels_last": ("image.weight",)}
-UNFIT = {"packed": ("a.weight", "image.weight"), "channels_last": ("a.weight",)}
+FITS |= {"int8": ("a.weight", "b.weight"), "int8_scales": ("a.weight",), "int8_rotated": ("a.weight",), "int8_rotated_scales": ("a.weight", "b.weight")}
+UNFIT = {"packed": ("a.weight", "image.weight"), "channels_last": ("a.weight",), "int8": ("a.weight", "image.weight"), "int8_rotated": ("narrow.weight",)}
 
 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.a, self.b, self.image = nn.Linear(6, 4), nn.Linear(6, 2), nn.Conv2d(6, 4, 3)
+        self.a, self.b, self.image, self.narrow = nn.Linear(16, 4), nn.Linear(16, 2), nn.Conv2d(16, 4, 3), nn.Linear(6, 4)
         self.requires_grad_(False)
 
 
@@ -42,6 +43,8 @@ def test_a_layout(layout: str) -> None:
     assert again.data_ptr() == got.data_ptr() and store.bind([wanted], [got]).valid()
     with torch.no_grad():
         net.get_parameter(FITS[layout][-1]).mul_(2)
+    (changed,) = store.tensors([wanted], CPU)
+    assert changed.data_ptr() == got.data_ptr()
     assert torch.equal(got, LAYOUTS[layout].meaning(*(net.get_parameter(name) for name in FITS[layout])))
     assert all(torch.equal(tensor, values) == (name != FITS[layout][-1]) for name, (tensor, values, _) in before.items())
     store.restore()

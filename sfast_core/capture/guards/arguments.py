@@ -26,7 +26,8 @@ def has_read(reads: ReadSet, value: Any, name: str | None) -> bool:
         value: the object, of a kind that :func:`.kinds.is_object` knows.
         name: the name that it has among the arguments. None: it has none.
     """
-    if id(value) in reads.seen or (name is not None and (name in reads.words or not name.isidentifier())):
+    words = (reads.words, *reads.others_words.values())
+    if id(value) in reads.seen or (name is not None and (any(name in each for each in words) or not name.isidentifier())):
         return True
     # Found without its name, in a loop say: then by an attribute of its own, or a method of its class has run.
     names = reads.loose | reads.stored

@@ -1,6 +1,8 @@
 """What code asks Python, the operating system, PyTorch or NumPy for by a call: a state that no table of attributes has.
 
 What can be asked again at each call without a trace of it is a question. What nobody can compare (the clock, files) is a reason to leave no trace.
+Either counts where it is called in the recorded call, however the code came to the function. PyTorch's settings alone count where one is mentioned:
+asking for one again costs nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +17,6 @@ import gc
 import locale
 import logging
 import os
-import pathlib
-import random
 import sys
 import threading
 import time
@@ -25,7 +25,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -38,21 +38,10 @@ Question = Callable[[], Any]
 _CLOCK = "asks for the time, which is another at each call"
 LOOKS = "looks at files, or at what else is outside of the process: there is nothing to compare"
 _CHANCE = "asks for random numbers that have no state"
-_OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
-#: Reasons that aren't one where an installed package asks.
-FOR_THEMSELVES = (_CLOCK, LOOKS, _OBJECTS)
-#: Files of Python's own whose functions, and classes, do nothing else.
-_OUTSIDE = ("glob", "tempfile", "subprocess", "shutil", "resource", "fileinput", "select", "signal", "mmap")
-_OF_PATHS = (
-    "exists lexists isfile isdir islink ismount isjunction isdevdrive getsize getmtime getatime getctime samefile sameopenfile samestat".split()
-)
-_OF_OS = "walk fwalk popen makedirs removedirs renames get_terminal_size".split()
-#: Methods of paths.
-LOOKING = frozenset(
-    "exists is_file is_dir is_symlink is_mount is_socket is_fifo is_block_device is_char_device is_junction stat lstat owner group samefile open "
-    "read_text read_bytes iterdir glob rglob walk readlink touch mkdir unlink rename replace write_text write_bytes".split()
-)
-_HARMLESS = frozenset("fspath putenv unsetenv _exit strerror device_encoding get_inheritable waitstatus_to_exitcode abort".split())
+OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
+#: Reasons that aren't one where an installed package asks, as psutil looks at files for whoever asks how much memory is free.
+FOR_THEMSELVES = (_CLOCK, LOOKS, OBJECTS)
+_HARMLESS = frozenset("fspath putenv unsetenv _exit strerror device_encoding get_inheritable waitstatus_to_exitcode abort uname".split())
 _GETTERS = ("is_", "are_", "get_", "current_")
 #: Of PyTorch's: what stays for the life of a process, or is refused elsewhere.
 _SETTLED = ("is_available", "is_built", "get_device_", "get_arch", "rng", "seed", "is_compiling", "is_scripting", "is_tracing", "is_exporting")
@@ -68,29 +57,37 @@ OF_CLASSES = frozenset({"__name__", "__qualname__", "__subclasses__"})
 
 
 def asked_by(function: Any) -> Question | str | None:
-    """What a call of ``function`` (or of a class) depends on besides its arguments.
+    """What a call of ``function`` depends on besides its arguments.
 
     Returns:
         a question, the words for a reason against a trace, or None where it is nothing of the kind.
     """
-    found: Question | str | None = _known().get(id(function))
-    if found is not None or not isinstance(function, (BuiltinFunctionType, FunctionType, type)):
-        return found
-    home = str(function.__module__ or getattr(getattr(function, "__self__", None), "__name__", ""))
-    if home in _OUTSIDE:
-        return LOOKS if type(function) in (FunctionType, type) else None
-    if home == "secrets":
-        return _CHANCE
-    if isinstance(function, type):
+    if type(function) is MethodType:
+        function = function.__func__
+    found: Question | str | None = functions_that_ask().get(id(function))
+    if found is None and of_a_class(function):
+        owner = next((cls for cls in function.__self__.__mro__ if function.__name__ in vars(cls)), type)
+        found = functions_that_ask().get(id(vars(owner).get(function.__name__)))
+    return found
+
+
+def of_a_class(function: Any) -> bool:
+    """Whether it is a class's own function of C, which is another object each time that it is looked up: ``datetime.now``."""
+    return type(function) is BuiltinFunctionType and type(function.__self__) is type
+
+
+def setting_of(function: Any) -> Question | None:
+    """A question for a function of PyTorch's that tells a setting; None for any other."""
+    if type(function) not in (BuiltinFunctionType, FunctionType):
         return None
-    if home.partition(".")[0] == "torch":
-        return _of_torch(function)
-    return _of_system(function) if home in ("posix", "nt") else None
+    home = str(function.__module__ or getattr(getattr(function, "__self__", None), "__name__", ""))  # functions of C's have none, but for the file's that is their own
+    return _of_torch(function) if home.partition(".")[0] == "torch" else None
 
 
 def of_file(module: ModuleType, name: str) -> Question | None:
     """A question for an attribute of a file's that its class computes, as those of ``torch.backends`` are."""
-    if type(module) is ModuleType or name in vars(module) or not hasattr(type(module), name) or not is_given(module.__name__):
+    computes = hasattr(type(module), name) or hasattr(type(module), "__getattr__")
+    if type(module) is ModuleType or name in vars(module) or not computes or not is_given(module.__name__):
         return None
     return partial(getattr, module, name) if _is_simple(answer_to(partial(getattr, module, name))) else None
 
@@ -231,39 +228,46 @@ def _locale() -> Any:
     return locale.setlocale(locale.LC_ALL, None)
 
 
+def _environment() -> Any:
+    return "\n".join(f"{name}={value}" for name, value in os.environ.items())
+
+
 def _home() -> Any:
     return (os.environ.get("HOME"), os.environ.get("USERPROFILE"))
 
 
 @functools.cache
-def _known() -> dict[int, Question | str]:
-    """By the function's id: all of these live as long as the process."""
+def functions_that_ask() -> dict[int, Question | str]:
+    """By the function's id: all of these live as long as the process. What Python's own library builds of them asks by them."""
     found: dict[int, Question | str] = {}
 
     def note(owner: Any, names: Iterable[str], what: Question | str | None) -> None:
         for name in names:
             value: Any = vars(owner).get(name)
-            value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             if value is not None:
                 found[id(value)] = what if what is not None else value
 
-    note(os.path, _OF_PATHS, LOOKS)
-    note(os.path, ("abspath", "realpath", "relpath"), os.getcwd)
-    note(os.path, ("expanduser",), _home)
-    note(os, _OF_OS, LOOKS)
+    def of_c(owner: ModuleType, *but: str) -> list[str]:
+        return [name for name, value in vars(owner).items() if isinstance(value, BuiltinFunctionType) and name not in but]
+
+    system = sys.modules[os.name]
+    for name in of_c(system):
+        if (what := _of_system(vars(system)[name])) is not None:
+            note(system, (name,), what)
     note(builtins, ("open", "input"), LOOKS)
     note(sys.modules["io"], ("open_code",), LOOKS)
-    note(pathlib.Path, LOOKING, LOOKS)
-    note(pathlib.Path, ("cwd", "absolute", "resolve"), os.getcwd)
-    note(pathlib.Path, ("home", "expanduser"), _home)
-    note(time, (name for name, value in vars(time).items() if isinstance(value, BuiltinFunctionType) and name not in ("sleep", "mktime", "strptime")), _CLOCK)
+    note(os.path, ("expanduser",), _home)
+    note(os.path, ("expandvars",), _environment)
+    note(torch, ("load", "from_file"), LOOKS)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        note(numpy, ("load", "loadtxt", "genfromtxt", "fromfile"), LOOKS)
+    note(time, of_c(time, "sleep", "mktime", "strptime"), _CLOCK)
     note(datetime.datetime, ("now", "utcnow"), _CLOCK)
     note(datetime.date, ("today",), _CLOCK)
-    note(uuid, ("uuid1", "uuid4", "uuid6", "uuid7", "getnode"), _CHANCE)
-    note(random, ("SystemRandom",), _CHANCE)
-    note(gc, (name for name, value in vars(gc).items() if isinstance(value, BuiltinFunctionType)), _OBJECTS)
-    note(sys, ("getrefcount", "getallocatedblocks", "getsizeof"), _OBJECTS)
-    note(weakref, ("getweakrefcount", "getweakrefs"), _OBJECTS)
+    note(uuid, ("uuid1", "uuid6", "uuid7", "getnode"), _CHANCE)
+    note(gc, of_c(gc), OBJECTS)
+    note(sys, ("getrefcount", "getallocatedblocks", "getsizeof"), OBJECTS)
+    note(weakref, ("getweakrefcount", "getweakrefs"), OBJECTS)
     note(sys, ("getrecursionlimit", "getswitchinterval", "get_int_max_str_digits"), None)
     note(threading, ("current_thread", "currentThread", "main_thread", "get_ident", "get_native_id"), _thread)
     note(threading, ("active_count", "activeCount", "enumerate"), _threads)
@@ -272,3 +276,11 @@ def _known() -> dict[int, Question | str]:
     note(locale, ("setlocale", "getlocale", "localeconv", "format_string", "currency", "str", "atof", "strcoll", "strxfrm"), _locale)
     note(warnings, ("warn", "warn_explicit"), _raising)
     return found
+
+
+@functools.cache
+def codes_that_ask() -> dict[int, Any]:
+    """Those of these functions that are Python's, by the ids of their code."""
+    owners: tuple[Any, ...] = (os.path, torch, sys.modules.get("numpy"), uuid, weakref, threading, decimal, logging, locale, warnings)
+    functions = [value for owner in owners if owner is not None for value in vars(owner).values() if type(value) is FunctionType]
+    return {id(function.__code__): function for function in functions if id(function) in functions_that_ask()}

@@ -23,18 +23,19 @@ class Chain:
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
         every_item: and of whichever item of it.
+        given: it is handed to a function, which may call it.
         identity: it is asked which object is there.
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
-    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "every_item", "identity", "loaded", "stored", "written")
+    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "every_item", "given", "identity", "loaded", "stored", "written")
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
-        self.content = self.loaded = self.stored = self.every = self.every_item = self.identity = False
+        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.identity = False
         self._attributes: tuple[Below, ...] | None = None
 
     def at(self, key: Key) -> Chain | None:
@@ -90,6 +91,8 @@ class Below:
 
 USED = Chain()  #: a value is used as what it is
 USED.content = True
+GIVEN = Chain()  #: likewise, and C's code may call it
+GIVEN.content = GIVEN.given = True
 ANYTHING = Chain()  #: attributes of it are read by names that aren't known
 ANYTHING.content = ANYTHING.every = True
 

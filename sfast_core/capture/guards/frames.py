@@ -1,4 +1,4 @@
-"""Which Python functions run in this thread for the length of a call: the code that reads what steers it."""
+"""Which Python functions run in this thread for the length of a call: the code that reads what steers it; and which it calls that ask for something."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from ...reasons import PROFILER, TOOLS
-from .given import is_installed, is_read
+from .asking import codes_that_ask, functions_that_ask, of_a_class
+from .given import is_installed, is_read, may_be_asker
 
 Started = Callable[[CodeType, FrameType], None]
+Asks = Callable[[Any, FrameType], None]
 _IDS = (3, 4, 1, 5, 2, 0)  # of tools that may watch at once; those without a use of their own first
 
 
@@ -42,9 +44,11 @@ class Unwatched:
 class _Profiled(Unwatched):
     """By ``sys.setprofile``, for Python before 3.12. It calls for each function of C too, so it is off while the recorder works."""
 
-    def __init__(self, started: Started) -> None:
+    def __init__(self, started: Started, asks: Asks) -> None:
         self._read: dict[str, bool] = {}
-        self._started = started
+        self._started, self._asks = started, asks
+        self._asking, self._asking_codes = functions_that_ask(), codes_that_ask()
+        self._of_asking: set[str] = set()  # files of Python's and PyTorch's that have such code
         self._before: Any = None
         self._on = False
         self._installed = True
@@ -72,21 +76,27 @@ class _Profiled(Unwatched):
         sys.setprofile(self._event)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event != "call":
-            return
-        path = frame.f_code.co_filename
-        read = self._read.get(path)
-        if read is None:
-            read = self._read[path] = is_read(path)
-        if read and (self._installed or not is_installed(path)):
-            self._started(frame.f_code, frame)
+        if event == "call":
+            path = frame.f_code.co_filename
+            read = self._read.get(path)
+            if read is None:
+                read = self._read[path] = is_read(path)
+                if not read and any(function.__code__.co_filename == path for function in self._asking_codes.values()):
+                    self._of_asking.add(path)
+            if read:
+                if self._installed or not is_installed(path):
+                    self._started(frame.f_code, frame)
+            elif path in self._of_asking and (function := self._asking_codes.get(id(frame.f_code))) is not None and frame.f_back is not None:
+                self._asks(function, frame.f_back)
+        elif event == "c_call" and (id(argument) in self._asking or type(argument.__self__) is type):
+            self._asks(argument, frame)
 
 
 class _Monitored(Unwatched):
     """By ``sys.monitoring``, for one thread."""
 
-    def __init__(self, started: Started) -> None:
-        self.started = started
+    def __init__(self, started: Started, asks: Asks) -> None:
+        self.started, self.asks = started, asks
         self._quiet = False
         self._installed = True
         self._tool = _tool()
@@ -128,9 +138,12 @@ class _Tool:
             raise NotWatched(TOOLS())
         monitoring.use_tool_id(number, "fast_compile")
         monitoring.register_callback(number, monitoring.events.PY_START, self._start)
+        monitoring.register_callback(number, monitoring.events.CALL, self._call)
         monitoring.restart_events()  # who had this number before may have had code forgotten
         self._number = number
         self._read: dict[str, bool] = {}
+        self._askers: dict[str, bool] = {}
+        self._asking = functions_that_ask()
         self._watches: dict[int, _Monitored] = {}  # by thread
         self._lock = threading.Lock()
 
@@ -141,7 +154,7 @@ class _Tool:
             before = self._watches.pop(thread, None)
             if watch is not None:
                 self._watches[thread] = watch
-            sys.monitoring.set_events(self._number, events.PY_START if self._watches else 0)  # type: ignore[attr-defined]
+            sys.monitoring.set_events(self._number, events.PY_START | events.CALL if self._watches else 0)  # type: ignore[attr-defined]
         return before
 
     def _start(self, code: CodeType, offset: int) -> Any:
@@ -156,6 +169,19 @@ class _Tool:
             watch.started(code, sys._getframe(1))
         return None
 
+    def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
+        path = code.co_filename
+        heard = self._askers.get(path)
+        if heard is None:
+            heard = self._askers[path] = may_be_asker(path)
+        if not heard:
+            return sys.monitoring.DISABLE  # type: ignore[attr-defined]
+        if id(getattr(function, "__func__", function)) in self._asking or of_a_class(function):
+            watch = self._watches.get(threading.get_ident())
+            if watch is not None and watch.hears(path):
+                watch.asks(function, sys._getframe(1))
+        return None
+
 
 @functools.cache
 def _tool() -> _Tool:
@@ -163,13 +189,15 @@ def _tool() -> _Tool:
 
 
 @contextmanager
-def watched(started: Started) -> Iterator[Pausing]:
+def watched(started: Started, asks: Asks) -> Iterator[Pausing]:
     """Call ``started`` at the start of each Python function that this thread calls, but for those of files that aren't read.
+
+    And ``asks`` in front of each call of a function that :mod:`.asking` knows, with the frame that calls it.
 
     Raises:
         NotWatched: it can't be.
     """
-    watch = (_Monitored if hasattr(sys, "monitoring") else _Profiled)(started)
+    watch = (_Monitored if hasattr(sys, "monitoring") else _Profiled)(started, asks)
     try:
         with watch:
             yield watch

@@ -29,8 +29,8 @@ _STANDARD = tuple(
 _PACKAGES = ("site-packages", "dist-packages")
 IMPORTING = os.path.join("importlib", "__init__.py")
 _STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
-
-
+#: Of Python's own: these look at files and at the clock for themselves, to show a line of source or to wait.
+_FOR_ITSELF = frozenset("asyncio concurrent importlib inspect linecache logging multiprocessing queue threading tokenize traceback warnings".split())
 _FAR = 200  # frames
 _FROZEN = ("<frozen os>",)
 
@@ -68,7 +68,7 @@ def is_read(path: str) -> bool:
         return path in _FROZEN
     if path.startswith(_TORCH):
         return (path.startswith(_LAYERS) and path != _CALLING) or is_of_random_state(path)
-    if path.startswith(_STANDARD) and not is_installed(path):
+    if _is_of_python(path):
         return path.endswith(_STEERING)
     return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith("typing_extensions.py")
 
@@ -92,6 +92,29 @@ def is_functional(path: str) -> bool:
 def is_installed(path: str) -> bool:
     """Whether a file belongs to an installed package."""
     return any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES)
+
+
+def may_be_asker(path: str) -> bool:
+    """Whether what the code of this file asks for may be asked for others: by a library of Python's, for whoever calls that."""
+    if path.startswith(("<frozen importlib", "<frozen zipimport")):
+        return False
+    if _is_of_python(path):
+        home = next(path.removeprefix(folder) for folder in _STANDARD if path.startswith(folder))
+        return home.partition(os.sep)[0].removesuffix(".py") not in _FOR_ITSELF
+    return is_read(path) or path.startswith("<frozen")
+
+
+def asker(frame: FrameType | None) -> FrameType | None:
+    """For whose code a function is called in ``frame``: the first one behind Python's own library; None where that, or PyTorch, asks for itself."""
+    while frame is not None and may_be_asker(path := frame.f_code.co_filename):
+        if not path.startswith("<frozen") and not _is_of_python(path):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_of_python(path: str) -> bool:
+    return path.startswith(_STANDARD) and not is_installed(path)
 
 
 def is_standard(path: str) -> bool:

@@ -208,7 +208,7 @@ def answer(value: Any) -> Any:
     if isinstance(value, weakref.ref):
         return value() is not None  # it never leads to another object, and what it leads to isn't held here
     if hasattr(value, "dtype"):
-        return (str(value.dtype), value.shape, value.tobytes())
+        return (str(value.dtype), value.shape, value.strides, value.flags.num, value.tobytes())
     return bytes(value)
 
 
@@ -237,7 +237,7 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     cls = type(tensor)
     if not is_plain(tensor):
         return (cls, id(tensor))
-    strides = None if tensor.dim() == 4 else tensor.stride()  # the weight store lays these out for convolutions
+    strides = None if tensor.dim() in (4, 5) else tensor.stride()  # the weight store lays these out for convolutions
     return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 

@@ -13,18 +13,17 @@ import decimal
 import functools
 import operator
 import sys
-from collections.abc import Iterable
-from pathlib import PurePath
+import typing
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from ...reasons import OUTSIDE, RANDOM_STATE
+from ...reasons import RANDOM_STATE
 from .all_names import names_of, own_of
 from .asking import (
-    LOOKING,
-    LOOKS,
     OF_CLASSES,
     TOLD,
     Question,
@@ -38,19 +37,21 @@ from .asking import (
 )
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything
 from .code_cache import CodeCache
-from .given import IMPORTING, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
+from .given import IMPORTING, asker, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
 from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Asked, Place, Seen, Table, item_of
+from .of_c import member_of
 from .origin import Origin
 from .seen_objects import PLAIN, WALKS
-from .seen_values import CONTAINERS, SeenValues
+from .seen_values import CONTAINERS, WITHOUT_MORE, SeenValues
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 #: What a tensor's operators are called by, which no code names.
 _OPERATORS = tuple(
     name for each in vars(operator) if each.startswith("__") for name in (each, f"__r{each[2:]}") if callable(getattr(torch.Tensor, name, None))
 )
+_HINTS = frozenset({"get_type_hints", "get_annotations", "signature"})  #: functions that ask for annotations
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
@@ -68,16 +69,19 @@ class ReadSet(SeenValues):
         root: the module. It is held weakly.
         entry: the function that is called, the forward as it was.
         codes: what is known of code from other calls.
+        collecting: Python's collector is on, but for the recorded call.
 
     Attributes:
         words: strings among the constants of the code that ran.
+        others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
     """
 
-    def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache) -> None:
-        super().__init__(codes, root)
+    def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
+        super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.words: set[str] = set()
+        self.others_words: dict[int, set[str]] = {}
         self._names: set[str] = set()  # in all code that ran
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
         self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
@@ -103,10 +107,12 @@ class ReadSet(SeenValues):
             known = self._plans.get(id(code))
             if known is not None and known[0] is code:
                 plan = known[1]
+                if self.others_words and self.readers.others is None:  # the model calls it, too
+                    self.words |= self.others_words.pop(id(code), frozenset())
             elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
                 return
             else:
-                self.readers.frame = frame
+                self.readers.plan(frame)
                 plan = self._planned(code, frame.f_globals)
             if not plan.roots and not plan.receives:
                 return
@@ -126,6 +132,13 @@ class ReadSet(SeenValues):
         finally:
             self.readers.done()
 
+    def asks(self, function: Any, frame: FrameType) -> None:
+        """What runs in this frame is about to call a function that asks for something. Never raises."""
+        if (caller := asker(frame)) is not None:
+            self.readers.frame = caller
+            self._asked_for(function, caller, Origin(None, f"{function.__module__}.{function.__qualname__}"))
+            self.readers.done()
+
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads = self._codes.of(code)
         if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
@@ -135,7 +148,10 @@ class ReadSet(SeenValues):
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self._told |= reads.loose & (TOLD | OF_CLASSES)
-        self.words |= reads.words
+        if self.readers.others is None:
+            self.words |= reads.words
+        else:
+            self.others_words[id(code)] = reads.words
         self.anything |= reads.anything
         self.stored |= reads.stored | reads.stored_globals
         self._names.update(code.co_names)
@@ -158,7 +174,9 @@ class ReadSet(SeenValues):
             return
         value = self._place(names, name, names.get(name, MISSING), origin)
         if value is MISSING:
-            value = self._place(vars(builtins), name, vars(builtins).get(name, MISSING), Origin(None, "builtins"))
+            own = names.get("__builtins__")
+            found = own if type(own) is dict else vars(builtins)
+            value = self._place(found, name, found.get(name, MISSING), Origin(None, "builtins"))
         self._below(value, chain, origin, name)
 
     def _imported(self, names: Table, name: str, level: int, itself_: bool, chain: Chain) -> None:
@@ -182,6 +200,8 @@ class ReadSet(SeenValues):
         if kind is Kind.TENSOR and (chain.below or chain.every) and (isinstance(value, torch.nn.Parameter) or value.__dict__):  # or one that somebody has marked
             self._given_attributes(value, chain, Origin(None, name))
         if kind in PLAIN or kind in (Kind.STATEFUL, Kind.OPAQUE):
+            if kind is Kind.VALUE and chain.below and type(value) not in WITHOUT_MORE:
+                self._given_attributes(value, chain, Origin(None, name))
             return
         if kind not in CONTAINERS:
             self._see(value, chain, Origin(None, name))
@@ -241,12 +261,12 @@ class ReadSet(SeenValues):
             self._ask(decimals, Origin(None, "decimal's context"))
         if self.arrays:
             self._ask(arrays, Origin(None, "numpy's settings"))
-        if not LOOKING.isdisjoint(self.loose) and any(issubclass(cls, PurePath) for cls in self._classes_seen):
-            self.refuse(OUTSIDE(origin="a path", asks=LOOKS))
         if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
             self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
-            self.loose.update(*(getattr(cls, "__protocol_attrs__", ()) for cls in abstract))
+            self.loose.update(*map(_attributes_of_protocol, abstract))
         own = [cls for cls in classes if not is_given(cls.__module__)]
+        if not _HINTS.isdisjoint(self._names):
+            self._told.add("__annotations__")
         if names := self._told - {"__subclasses__"}:
             functions = [seen.function for seen in self.functions.values() if not is_given(seen.function.__module__)]
             self._ask(names_of_all([*own, *functions], names), Origin(None, "what a function or a class is called"))
@@ -290,6 +310,19 @@ class ReadSet(SeenValues):
         """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
         self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(map(id, functions))
 
+    @contextmanager
+    def within_others(self, table: Table, place: str, kind: Any) -> Iterator[None]:
+        """A function of others, of this kind, runs as a part of the model: the one that is in ``table`` at ``place``, at later calls as well."""
+        before, self.readers.others = self.readers.others, kind
+        try:
+            try:
+                self._see(self._place(table, place, table.get(place, MISSING), None), USED, Origin(None, place))
+            except Exception as error:
+                self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
+            yield
+        finally:
+            self.readers.others = before
+
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         seen = super()._new(value, kind, origin)
         seen.live = id(value) in self.live
@@ -322,7 +355,10 @@ class ReadSet(SeenValues):
         """The names that are read of whatever which a class of a user's has."""
         if cls not in self._loose_names:
             owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
-            self._loose_names[cls] = list({name for owner in owners for name in vars(owner).keys() & self.loose})
+            names = {name for owner in owners for name in vars(owner).keys() & self.loose}
+            if issubclass(cls, BaseException):
+                names |= {name for name in self.loose if member_of(cls, name) is not None}
+            self._loose_names[cls] = list(names)
         return self._loose_names[cls]
 
 
@@ -332,6 +368,14 @@ def _attributes_of(chain: Chain) -> Chain:
     found = Chain(chain.depth)
     found.below = {key: below for key, below in chain.below.items() if key[0] != ITEM}
     return found
+
+
+def _attributes_of_protocol(cls: type) -> Iterable[str]:
+    """By which it is told whether something is of this class, where it is one of ``typing.Protocol``."""
+    if not getattr(cls, "_is_protocol", False):
+        return ()
+    found: Iterable[str] | None = getattr(cls, "__protocol_attrs__", None)  # since Python 3.12
+    return typing._get_protocol_attrs(cls) if found is None else found  # type: ignore[attr-defined]
 
 
 def _is_called_by_read(frame: FrameType) -> bool:

@@ -4,30 +4,48 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import operator
 import sys
 import weakref
-from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
 
 from ...reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
-from .asking import FOR_THEMSELVES, LOOKING, LOOKS, OF_CLASSES, TOLD, Question, answer_to, asked_by, name_of, of_file, subclasses_of_all
-from .chains import ANYTHING, ATTRIBUTE, ITEM, USED, Chain
+from .asking import (
+    FOR_THEMSELVES,
+    OBJECTS,
+    OF_CLASSES,
+    TOLD,
+    Question,
+    answer_to,
+    asked_by,
+    functions_that_ask,
+    name_of,
+    of_file,
+    setting_of,
+    subclasses_of_all,
+)
+from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .notes import COMPUTED, MISSING, Asked, Held, Marked, Place, SeenFunction, Table, content_of, copy_of, item_of
+from .of_c import member_of, told
 from .origin import Origin
 from .readers import Reader
 from .seen_objects import PLAIN, SeenObjects
 from .stack import MUTATORS
 
-_CALLED = frozenset({Kind.SAME, Kind.FUNCTION, Kind.CLASS})
+_CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
+#: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are of these.
+WITHOUT_MORE = frozenset({torch.Tensor, torch.nn.Parameter, dict, list, tuple, set, str, int, float, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type})
+#: What threads wait for: by what is called, what is asked.
+_OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
 _OTHERS = 3  # who have a tensor's dictionary besides its places: the tensor, its mark, and who counts them
 
@@ -38,6 +56,7 @@ class SeenValues(SeenObjects):
     Args:
         codes: what is known of code.
         root: the module that is called.
+        collecting: Python's collector is on, but for the recorded call.
 
     Attributes:
         exact: the ids of objects that were asked for by identity: no other is as good.
@@ -50,8 +69,9 @@ class SeenValues(SeenObjects):
         anything: attributes are read by names that are computed of values that aren't known.
     """
 
-    def __init__(self, codes: CodeCache, root: torch.nn.Module) -> None:
+    def __init__(self, codes: CodeCache, root: torch.nn.Module, collecting: bool = False) -> None:
         super().__init__(root)
+        self.collecting = collecting
         self.refused: str | None = None
         self.refused_in: Reader | None = None
         self.held: dict[int, Held] = {}
@@ -63,9 +83,9 @@ class SeenValues(SeenObjects):
         self.stored: set[str] = set()
         self._codes = codes
         self._classes_seen: set[type] = set()
-        self.anything = self._any_file = self._lenient = self._guessing = False
+        self.anything = self._any_file = self._lenient = False
         self._items = 0
-        self._called: set[int] = set()  # ids of what may be called, and was looked at for what that asks for
+        self._settings: dict[int, Question | None] = {}  # by the ids of functions
 
     def refuse(self, reason: str) -> None:
         """Note why what is read can't be compared."""
@@ -89,18 +109,18 @@ class SeenValues(SeenObjects):
         if (chain.below or chain.every) and kind is not Kind.OBJECT and kind is not Kind.MODULE:
             self._given_attributes(value, chain, origin)
         if kind in PLAIN:
-            if chain.below and isinstance(value, PurePath) and any(name in LOOKING for _, name in chain.below):
-                self.refuse(OUTSIDE(origin=origin, asks=LOOKS))
             return
-        if kind in _CALLED and id(value) not in self._called and self._asked_by(value, origin):
-            self._called.add(id(value))
+        if kind in _CALLED and id(value) not in self._settings:
+            question = self._settings[id(value)] = setting_of(value)
+            if question is not None:
+                self._ask(question, origin)
+        if chain.given and not self._lenient and kind is Kind.SAME and id(value) in functions_that_ask():  # to a function of C's: nobody hears of its calls
+            self._asked_for(value, self.readers.frame, origin)
         if kind is Kind.OBJECT and is_of_ours(value):
             return
         self.anything |= chain.every_item and kind not in CONTAINERS
         if chain.every and kind in NAMED:
-            before, self._guessing = self._guessing, True
             self._see(value, each_of(value), origin)
-            self._guessing = before
         if kind in (Kind.OBJECT, Kind.MODULE):
             self._object(value, kind, chain, origin)
         elif kind in CONTAINERS:
@@ -112,7 +132,7 @@ class SeenValues(SeenObjects):
             self._see(value.__func__, chain, origin)
         elif kind is Kind.PARTIAL:
             for part in (value.func, value.args, value.keywords):
-                self._see(part, USED, origin)
+                self._see(part, GIVEN, origin)
         elif kind is Kind.CACHED:
             if (ATTRIBUTE, "cache_info") in chain.below:
                 self.refuse(OUTSIDE(origin=origin, asks="is asked how often it was called"))
@@ -138,9 +158,9 @@ class SeenValues(SeenObjects):
                 for name in ("_name_", "_value_"):
                     self._below(self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name)
             owner = getattr(value, "__self__", None)
-            for name in ("locked", "is_set"):  # of what threads wait for
-                if (ATTRIBUTE, name) in chain.below and hasattr(type(value), name):
-                    self._ask(getattr(value, name), origin)
+            for name, asks in _OF_THREADS.items():
+                if (ATTRIBUTE, name) in chain.below and hasattr(type(value), asks):
+                    self._ask_it(getattr(value, asks), (id(value), asks), origin)
             if owner is not None and isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
                 self._see(owner, USED, origin)
             inner = carried(value)
@@ -149,26 +169,31 @@ class SeenValues(SeenObjects):
         elif not self._lenient and (kind is Kind.STATEFUL or chain is not USED):
             self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
-    def _asked_by(self, function: Any, origin: Origin | None) -> bool:
-        """What a function of Python's, PyTorch's or the system's asks for is asked at each call, or nobody can.
-
-        Installed packages look at the clock and at files for themselves (psutil, when ComfyUI asks how much memory is free): that steers nobody's
-        result, and whether it is done at all can't be told by names. Nor can it of what is only there beside what code reads by names that it computes.
-        Returns whether it is settled, whoever else calls it.
-        """
+    def _asked_for(self, function: Any, frame: FrameType | None, origin: Origin | None) -> None:
+        """What a function asks for that is called in this frame, or for it. What installed packages look at for themselves steers nobody's result."""
         found = asked_by(function)
-        if isinstance(found, str):
-            installed = self.readers.frame is not None and is_installed(self.readers.frame.f_code.co_filename)
-            if (installed or self._guessing) and found in FOR_THEMSELVES:
-                return False
-            if not self._lenient:
-                self.refuse(OUTSIDE(origin=origin, asks=found))
-        elif found is not None:
+        if found is None or (found in FOR_THEMSELVES and frame is not None and is_installed(frame.f_code.co_filename)):
+            return
+        if not isinstance(found, str):
             self._ask(found, origin)
-        return True
+            return
+        self.refuse(OUTSIDE(origin=origin, asks=found))
+        if found == OBJECTS:
+            self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        """Let go of all that was noted, and let the collector collect: the answer is to be the one that the call gets without us."""
+        for notes in (self.seen, self.held, self.places, self.functions, self.cached, self.asked, self.classes, self.counted, self.marked, self.spaces):
+            notes.clear()
+        self._class_values.clear()
+        self.lookups.clear()
+        if self.collecting:
+            gc.enable()
 
     def _ask(self, question: Question, origin: Origin | None) -> None:
-        key = (id(question), "")
+        self._ask_it(question, (id(question), ""), origin)
+
+    def _ask_it(self, question: Question, key: tuple[int, str], origin: Origin | None) -> None:
         if key not in self.asked:
             self.asked[key] = Asked(answer_to, (question,), answer_to(question), origin)
             self.readers.note(key)
@@ -179,7 +204,9 @@ class SeenValues(SeenObjects):
         return self.asked.setdefault((id(value), name), Asked(name_of, (name, reference), name_of(name, reference), Origin(origin, name))).then
 
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
-        """Attributes that somebody has put on a tensor, a number, a list of a class of its own."""
+        """Attributes that somebody has put on a tensor, a number, a list of a class of its own; and what classes have that aren't Python's."""
+        if type(value) not in WITHOUT_MORE:
+            self._of_its_class(value, chain, origin)
         table = getattr(value, "__dict__", None) if type(value).__dictoffset__ else None
         if type(table) is not dict or isinstance(value, (type, ModuleType, FunctionType)):
             return
@@ -198,6 +225,17 @@ class SeenValues(SeenObjects):
             ref = weakref.ref(tensor, functools.partial(_let_go, weakref.ref(self), id(tensor)))
             known = self.marked[id(tensor)] = Marked(ref, table)
         return known
+
+    def _of_its_class(self, value: Any, chain: Chain, origin: Origin | None) -> None:
+        """What the class of a value has that is compared by what it is: methods of a named tuple's, say, or a defaultdict's function."""
+        cls = type(value)
+        given = is_given(cls.__module__)
+        for below in () if self._kinds.get(cls) is Kind.VALUE and given else chain.attributes:
+            if not given:
+                self._class_attribute(cls, below.name, Origin(None, cls.__qualname__))
+            if (member := member_of(cls, below.name)) is not None and (then := told(member, value)) is not COMPUTED:
+                self.asked.setdefault((id(value), below.name), Asked(told, (member, value), then, Origin(origin, below.name)))
+                self._below(then, below.chain, origin, below.name)
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         value = self._class_attribute(cls, name, origin)
@@ -228,6 +266,16 @@ class SeenValues(SeenObjects):
         if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
             self._planned(function.__code__, function.__globals__)
 
+    def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
+        """Dicts and lists that modules have by the names that are read of whatever: as they are before such code changes them."""
+        for inner in module.modules():
+            own = vars(inner)
+            names = [name for name in own.keys() & self.loose if type(own[name]) in (dict, list) and not name.startswith("_")]
+            if names:
+                chain = Chain()
+                chain.below = {(ATTRIBUTE, name): USED for name in names}
+                self._object(inner, Kind.MODULE, chain, origin)
+
     def _loosen(self, chain: Chain) -> None:
         self.anything |= chain.every or chain.every_item
         for (what, name), below in chain.below.items():
@@ -245,12 +293,17 @@ class SeenValues(SeenObjects):
         """Note what is at a name, the first time. Returns what was there then."""
         place = self.places.get((id(table), name))
         if place is None or place.table is not table:  # the one that was there has been let go
+            held = self.held.get(id(table))
+            if held is not None and held.value is table and held.kind is Kind.MAPPING:  # seen before somebody put this into it
+                then = dict(zip(*held.before, strict=True)).get(name, MISSING)
             place = self.places[id(table), name] = Place(table, name, itself(then), origin)
             self.readers.note((id(table), name))
         place.read = True
         return place.then
 
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
+        if not is_given(module.__name__):
+            self.asked.setdefault((id(module), "__class__"), Asked(type, (module,), type(module), origin))
         names = vars(module)
         self.arrays |= module.__name__ == "numpy"
         for (what, name), below in chain.below.items():
@@ -264,6 +317,9 @@ class SeenValues(SeenObjects):
             if what == ATTRIBUTE and name in TOLD:
                 self.exact.add(id(function))  # another one has another name
                 self._below(self._tell(function, name, origin), below, origin, name)
+            elif what == ATTRIBUTE and name == "__globals__":
+                for _, key in filter(lambda each: each[0] == ITEM, below.below):
+                    self._below(self._place(function.__globals__, key, function.__globals__.get(key, MISSING), origin), USED, origin, key)
             elif what == ATTRIBUTE and name not in vars(FunctionType):
                 table = vars(function)
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
@@ -301,6 +357,7 @@ class SeenValues(SeenObjects):
             self.held[id(value)].written |= chain.written
         for (what, key), below in chain.below.items():
             if what != ITEM:
+                self._loosen(below)  # of an item that a named tuple has by this name, say
                 continue
             item = item_of(value, kind, key)
             if type(value) is dict:

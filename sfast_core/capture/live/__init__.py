@@ -5,5 +5,6 @@ from .errors import AnotherStructure
 from .form import Form, copies, fill
 from .options import Foreign, Traced, Unread, again, name_of, outline
 from .surroundings import Surroundings
+from .taken_in import TakenIn, TakenInPaths, functions_in
 
-__all__ = ["AnotherStructure", "Foreign", "Form", "LiveCall", "Recalled", "Surroundings", "Traced", "Unread", "again", "copies", "fill", "name_of", "outline"]
+__all__ = ["AnotherStructure", "Foreign", "Form", "LiveCall", "Recalled", "Surroundings", "TakenIn", "TakenInPaths", "Traced", "Unread", "again", "copies", "fill", "functions_in", "name_of", "outline"]

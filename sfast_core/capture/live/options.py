@@ -10,6 +10,7 @@ import torch
 from ...reasons import READS_FUNCTION, READS_OPTION
 from ..errors import CaptureError
 from .modules import modules_at_work
+from .reach import kind_of_function
 from .structure import is_constant
 from .surroundings import Attribute, Path, Surroundings
 
@@ -27,6 +28,8 @@ class Unread:
         self.around = around
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
+        if _touches(self.around, str(self.path[0]), READS_OPTION(name=repr(self.path[-1]))):
+            raise CaptureError(READS_OPTION(name=repr(self.path[-1])))
         inside = modules_at_work()
         if inside and inside[0] is not self.around.module and _has_objects(self.around.at(self.path)):
             self.around.inside = inside  # no signature could have it: who reads it may run live
@@ -83,6 +86,8 @@ class Foreign:
         recorder = _recorder()
         if recorder is None:
             return self.function(*args, **kwargs)
+        if self.path in self.around.inside_paths:
+            return recorder.call_taken_in(self, args, kwargs)
         return recorder.call_live(self, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -92,7 +97,14 @@ class Foreign:
         value = getattr(function, name)
         if callable(value):
             return Foreign((*self.path, Attribute(name)), value, self.around)
-        raise CaptureError(READS_FUNCTION(name=repr(name), function=name_of(function)))
+        reason = READS_FUNCTION(name=repr(name), function=name_of(function))
+        _touches(self.around, None, reason)
+        raise CaptureError(reason)
+
+    @property
+    def kind(self) -> Any:
+        """What it has in common with others of the same code."""
+        return kind_of_function(self.function)
 
     @property
     def name(self) -> str:
@@ -106,6 +118,20 @@ class Foreign:
 def name_of(function: Any) -> str:
     """Who made a function, as far as its name tells: ``FreeU`` for ``FreeU.execute.<locals>.patch``."""
     return str(getattr(function, "__qualname__", type(function).__qualname__)).split(".")[0]
+
+
+def _touches(around: Surroundings, word: str | None, reason: str) -> bool:
+    """Give the recording up where a function that is recorded with the model's code looks at what its trace can't have; whether one does."""
+    recorder = _recorder()
+    kind = None if recorder is None else recorder.at_work_in
+    if kind is None:
+        return False
+    around.touched = word or reason
+    recorder.refuse(reason, passing=True)
+    if word is not None and around.taken_in is not None:
+        around.taken_in.looked_for(kind, word)
+        recorder.blamed = None  # it may be part of the next call's signature
+    return True
 
 
 def _recorder() -> Any:

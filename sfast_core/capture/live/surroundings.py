@@ -16,6 +16,7 @@ from .contents import Content, Left, contents_of
 
 if TYPE_CHECKING:
     from .options import Traced
+    from .taken_in import TakenIn
 
 Path = tuple[Any, ...]
 _KEPT = 512 * 2**20  # bytes of results that are kept in case the call has to be finished by the original forward
@@ -60,6 +61,11 @@ class Surroundings:
         mentioned: those of them that the code of the recorded call mentions all the same.
         inside: the modules, the innermost first, inside which one of them was looked at that no signature can have.
         finish: runs the original forward from the start; its live calls go by :meth:`again`.
+        functions: those of others among the options, by their paths.
+        taken_in: knows which of these are recorded with the model's own code; None: none is.
+        inside_paths: theirs.
+        inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
+        touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None, module: torch.nn.Module | None = None) -> None:
@@ -78,6 +84,11 @@ class Surroundings:
         self.unread: frozenset[str] = frozenset()
         self.mentioned: set[str] = set()
         self.inside: list[torch.nn.Module] = []
+        self.functions: dict[Path, Any] = {}
+        self.taken_in: TakenIn | None = None
+        self.inside_paths: frozenset[Path] = frozenset()
+        self.inside_kinds: dict[Any, str] = {}
+        self.touched: str | None = None
         self._kept = 0
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
@@ -192,7 +203,8 @@ class Surroundings:
             for left in ran.left:
                 left.leave((args, kwargs))
             return ran.result
-        self.ran = None
+        if where not in self.inside_paths:  # what was recorded with the model's code has no result of its own
+            self.ran = None
         return function(*args, **kwargs)
 
 

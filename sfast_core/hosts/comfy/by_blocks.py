@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...reasons import NODE_REPLACES, told
 from ...report import ModuleReport
 from ...reporter import Reporter
 from ...runtime.any_store import Store
-from ..blocks import Blocks
+from ..blocks import Blocks, blocks_of, holds_blocks_of_others
 from ..hook import foreign_method
 from ..live import LiveCalls
 from ..options import Steering
@@ -32,7 +32,7 @@ class ByBlocks:
     def __init__(self, reporter: Reporter, store: Store, make: Callable[[str], Engine]) -> None:
         self._reporter = reporter
         self._store = store
-        self._blocks = Blocks(reporter.report.name, lambda name: _Block(make(name)))
+        self._blocks = Blocks(reporter.report.name, lambda name: _Block(make(name)), _blocks_of)
         self._walking: set[CodeType] = set()  # of functions that were seen to run the blocks themselves
 
     def engines(self) -> list[Engine]:
@@ -66,6 +66,17 @@ class ByBlocks:
     def why(self, model: torch.nn.Module) -> str | None:
         """Why a call that begins now will run the blocks by code of others, as far as is known from earlier ones."""
         return foreign_method(model, "forward", NODE_REPLACES) if _own_forward(model) in self._walking else None
+
+
+def _blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The blocks that ComfyUI's forwards call, and nodes in their place: of a UNet the layers of each, and those that a node's module holds."""
+    for path, block in blocks_of(model):
+        if holds_blocks_of_others(model, block):
+            yield from ((f"{path}.{inner}", each) for inner, each in blocks_of(block))
+        elif isinstance(block, torch.nn.Sequential) and type(block).forward is not torch.nn.Sequential.forward:
+            yield from ((f"{path}.{inner}", each) for inner, each in block.named_children())  # a function calls these, and never the whole
+        else:
+            yield path, block
 
 
 class _Block:

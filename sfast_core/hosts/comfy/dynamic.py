@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from ...reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
+from ...runtime.copies import Copies
 from ...runtime.streaming.kept import Kept
-from ...weights import PLAIN, Arrival, Arriving, Bound, Layouts, Weight, WeightsElsewhere
+from ...weights import PLAIN, Arrival, Arriving, Bound, Layout, Layouts, Weight, WeightsChanged, WeightsElsewhere
+from ...weights.eight_bits import EIGHT_BITS
 from .held_patches import HeldPatches
 from .page import Page
 from .partly_resident import PartlyResident, computed_by_host
@@ -36,14 +38,19 @@ class DynamicStore:
     def __init__(self, base_model: torch.nn.Module) -> None:
         self._base_model = weakref.ref(base_model)
         self._filled: Any = None  # the page signature and the patches that the range was last filled for
-        self._page = Page()
+        self._page = page = Page()
         self._patches = HeldPatches()
         self._partly: PartlyResident | None = None  # during a call in which not all of it is resident
-        self._layouts: Layouts = {PLAIN: self._page}
+        self._layouts: dict[str, Layout] = {PLAIN: self._page}
+        for name, kind in EIGHT_BITS.items():
+            self._layouts[name] = layout = kind()
+            layout.place = self._page.place  # type: ignore[method-assign]
+        self.copies = Copies(lambda ref: page.laid((ref,)))
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """Whether it is as it lies: the addresses are the host's."""
-        return weight.layout in self._layouts
+        """Whether it is as it lies: the addresses are the host's. What is made of it may lie beside it, as long as all of the model is there."""
+        layout = self._layouts.get(weight.layout)
+        return layout is not None and (not layout.beside or (self._partly is None and layout.why_not(weight.refs) is None))
 
     def plain(self) -> AbstractContextManager[None]:
         """Nothing was laid out anew."""
@@ -64,6 +71,7 @@ class DynamicStore:
     def restore(self) -> int:
         """Nothing was adopted; forget the copies."""
         self._page.forget()
+        self.copies.drop()
         self._filled = None
         return 0
 
@@ -83,6 +91,7 @@ class DynamicStore:
         with _faulted(vbar) as pages:
             if pages is not None:
                 if (pages, base_model.current_weight_patches_uuid) == self._filled:
+                    self.copies.begin_call(self._filled)
                     yield
                     return
                 with torch.no_grad():
@@ -96,11 +105,13 @@ class DynamicStore:
             if again != pages:
                 raise WeightsElsewhere(PAGES_MOVED())
             self._filled = (pages, base_model.current_weight_patches_uuid)
+            self.copies.begin_call(self._filled)
             yield
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
         """The tensors for ``weights`` at addresses that stay. Inside :meth:`pinned` only."""
-        tensors = [self._layouts[weight.layout].laid(weight.refs) for weight in weights]
+        layouts = self._layouts
+        tensors = [self.copies.tensor(weight) if layouts[weight.layout].beside else layouts[weight.layout].laid(weight.refs) for weight in weights]
         for weight, tensor in zip(weights, tensors, strict=True):
             if tensor is None or tensor.device != device:
                 raise WeightsElsewhere(NOT_THERE(weight=weight, where=tensor and tensor.device, device=device))
@@ -113,6 +124,8 @@ class DynamicStore:
             return [*self.tensors(weights, device)]
         found: list[torch.Tensor | Arriving] = []
         for index, weight in enumerate(weights):
+            if self._layouts[weight.layout].beside:
+                raise WeightsChanged(f"not all of the model is there, of which the weight {weight} is made")
             (ref,) = weight.refs
             if partly.away(ref.module()):
                 found.append(Arriving.of(weight, self._page, [self._patches.held(computed_by_host(ref), device)], arrivals[index], device, [partly.source(ref)]))
@@ -125,7 +138,9 @@ class DynamicStore:
         before = self._now()
         return lambda: self._now() == before
 
-    def begin_sampling(self) -> None:
+    steps: int | None = None
+
+    def begin_sampling(self, steps: int | None = None) -> None:
         """The host fills and frees its buffers all the same."""
 
     def end_sampling(self) -> None:

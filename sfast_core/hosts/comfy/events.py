@@ -14,10 +14,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine import Engine
+from ...qualities import EXACT
 from ...reasons import told
 from ...report import SignatureReport
 
@@ -91,6 +92,7 @@ class _Run:
     fused: int
     steps: int
     signatures: dict[SignatureReport, int]  # the calls of each
+    answered: Counter[str] = field(default_factory=Counter)
     state: str | None = None
     fell_back: bool = False
     fast_calls: int = 0  # with another fast call just before
@@ -104,8 +106,8 @@ class Status:
     Args:
         node: its id in the prompt.
         send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``advice`` (what the user can do about it), ``step``,
-            ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, and at the end of a sampling ``inputs`` (the shapes, where
-            there was one signature), ``calls`` by path, ``rate`` in steps per second, and ``live``, what of other nodes ran between
+            ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality`` (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where
+            there was one signature), ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and ``live``, what of other nodes ran between
             segments, its share of the time, and the weights that are streamed. What isn't known is None.
 
     Other events of this name are sent by nodes: ``graphs``, the bytes of all models' graphs by model; ``eager``, a ``rate`` that was
@@ -159,20 +161,24 @@ class Status:
         for engine, run in runs:
             calls = Counter(engine.report.calls) - run.calls
             why = _why(engine, run)
-            if not calls:
+            answered = engine.report.answered - run.answered
+            if not calls and not answered:
                 continue
             eager = calls["eager"] if set(calls) != {"traced"} else why is not None
             if always:
                 self._sent = None
-            state = EAGER if 2 * eager > calls.total() else FAST if calls["replayed"] else FUSED
+            state = EAGER if 2 * eager > calls.total() else FAST if calls["replayed"] or not calls else FUSED
             rate = None if interrupted else _rate(run, calls.total())
-            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), live=_live(engine, run))
+            if answered:
+                calls["answered"] = answered.total()
+            live = "; ".join(filter(None, (_live(engine, run), *(f"{count} calls answered by {who}" for who, count in answered.most_common())))) or None
+            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), live=live)
 
     def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
         calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
         steps = max(0, len(sigmas) - 1) if sigmas is not None else 0
         signatures = {signature: signature.calls for signature in engine.report.signatures}
-        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps, signatures)
+        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps, signatures, Counter(engine.report.answered))
         self._runs[engine] = run
         return run
 
@@ -213,6 +219,7 @@ class Status:
             report = engine.report
             data: dict[str, Any] = {"node": self.node, "state": state, "model": report.name, "why": why}
             data["advice"] = told(why).advice(report.host) if why else None
+            data["quality"] = quality if (quality := report.settings.get("quality")) != EXACT else None
             data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
                 self._sent = data
@@ -246,10 +253,10 @@ def _inputs(engine: Engine, run: _Run) -> str | None:
 
 
 def _live(engine: Engine, run: _Run) -> str | None:
-    """What ran live in this sampling's calls and what was streamed for them, of those that had most."""
-    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes or signature.kept_bytes]
+    """What ran live in this sampling's calls, what was streamed for them and what wasn't exact, of those that had most."""
+    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes or signature.kept_bytes or signature.lossy]
     most = max(used, key=lambda signature: signature.calls, default=None)
-    return None if most is None else "; ".join(line.strip() for line in (*most.live_lines(), *most.stream_lines()))
+    return None if most is None else "; ".join(line.strip() for line in (*most.lossy_lines(), *most.live_lines(), *most.stream_lines()))
 
 
 def _why(engine: Engine, run: _Run) -> str | None:

@@ -28,9 +28,11 @@ KEY = "fast_compile"
 class FastCompileWrapper:
     """The APPLY_MODEL wrapper that the node adds. ComfyUI shares it between clones."""
 
-    def __init__(self, config: CompileConfig) -> None:
+    def __init__(self, config: CompileConfig, metadata: dict[str, Any] | None = None) -> None:
         self.config = config
         self.status = status_of_this_node()
+        self._metadata = metadata
+        self.note(None)
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         base_model = executor.class_obj
@@ -40,6 +42,13 @@ class FastCompileWrapper:
             return executor(*args, **kwargs)
         with self.status.watching(state.engine, options_of(args, kwargs)) if self.status else nullcontext():
             return state.through(model, args, kwargs, lambda: executor(*args, **kwargs))
+
+
+    def note(self, state: ModelState | None) -> None:
+        """Write into the metadata of the prompt's pictures which quality is set and, where there is a state, what was done for it."""
+        if self._metadata is not None:
+            done = [] if state is None else [clause for report in state.reports() for signature in report.signatures for clause in signature.lossy]
+            self._metadata[KEY] = {"quality": self.config.quality, "done": list(dict.fromkeys(done))}
 
 
 #: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
@@ -84,12 +93,13 @@ def report(of: Sequence[HookedState] | None = None) -> Report:
     return Report([report for state in found for report in state.reports()], versions())
 
 
-def apply(model: Any, config: CompileConfig | None = None) -> Any:
+def apply(model: Any, config: CompileConfig | None = None, metadata: dict[str, Any] | None = None) -> Any:
     """A clone of a ModelPatcher that samples through the compiled forward. The incoming patcher stays as it was.
 
     Args:
         model: a ``comfy.model_patcher.ModelPatcher``.
         config: None for the defaults.
+        metadata: of the prompt's pictures, which is told what isn't exact.
 
     Raises:
         TypeError: ``model`` is no ModelPatcher, or this ComfyUI has no wrappers.
@@ -101,7 +111,7 @@ def apply(model: Any, config: CompileConfig | None = None) -> Any:
     prepare()
     clone = with_patches_on_device(with_patches_in_place(model.clone()))
     remove(clone)
-    clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig()))
+    clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig(), metadata))
     clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
     clone.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, on_pre_run)
     clone.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, on_cleanup)
@@ -166,6 +176,8 @@ def on_cleanup(patcher: Any) -> None:
         for wrapper in _wrappers_of(patcher):
             if wrapper.status is not None:
                 wrapper.status.end(interrupted=processing_interrupted())
+            state = _STATES.get(patcher.model)
+            wrapper.note(state if isinstance(state, ModelState) else None)
         for state in states():  # ControlNets, too
             state.after_sampling()
     except Exception:

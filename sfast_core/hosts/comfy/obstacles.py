@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...reasons import COMPILED_TOO, COMPUTED, NO_MODULE, NODE_REPLACES, NODE_WRAPS
+from ..blocks import holds_blocks_of_others
 from ..hook import maker_of
 from .offload import others_function
 
@@ -34,6 +35,7 @@ class Obstacles:
         """
         return (
             _replaced(model, attribute)
+            or _blocks_replaced(model)
             or _wrapped(model, attribute, options)
             or self._weights(base_model, model, options)
         )
@@ -63,6 +65,14 @@ def _replaced(model: torch.nn.Module, attribute: str) -> str | None:
     for name, value in model.__dict__.items():
         if name != attribute and callable(value) and callable(getattr(type(model), name, None)):
             return NODE_REPLACES(attribute=name, by=maker_of(value))
+    return None
+
+
+def _blocks_replaced(model: torch.nn.Module) -> str | None:
+    """Somebody else's module in the place of the model's blocks, which it runs itself, or not (First Block Cache)."""
+    for name, child in model.named_children():
+        if isinstance(child, torch.nn.ModuleList) and (other := next((block for block in child if holds_blocks_of_others(model, block)), None)) is not None:
+            return NODE_REPLACES(attribute=name, by=maker_of(type(other)))
     return None
 
 

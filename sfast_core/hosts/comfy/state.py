@@ -251,12 +251,17 @@ class ModelState(HookedState):
         if why_left_alone(model, options) is None:
             self._expected = True
             self.engine.store.begin_sampling()
+            for engine in self.engines():
+                engine.taken_in.begin_sampling()
             self._look_out(model)
 
     def after_sampling(self) -> None:
         """A sampling is over."""
         self._expected = False
         self.engine.store.end_sampling()
+        if (model := getattr(self.base_model(), "diffusion_model", None)) is not None:
+            for on in self.engine.devices:
+                on.let_go(model, self.engine.taken_in.sampling)
         super().after_sampling()
 
     def before_call(self, model: torch.nn.Module) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...qualities import EXACT
 from .switches import SWITCHES, TITLE
 
 log = logging.getLogger("fast_compile")
@@ -15,19 +16,20 @@ ERROR = f"{TITLE} error"  #: the field of a reply's "extra_generation_params", a
 
 @dataclass(frozen=True)
 class Arguments:
-    """``alwayson_scripts: {"Fast Compile": {"args": [enabled, cuda_graphs, vae, text_encoder]}}``, or one object: ``[{"enabled": true}]``."""
+    """``alwayson_scripts: {"Fast Compile": {"args": [enabled, cuda_graphs, vae, text_encoder, quality]}}``, or one object: ``[{"enabled": true}]``."""
 
     enabled: bool = False
     cuda_graphs: bool = True
     vae: bool = True
     text_encoder: bool = True
+    quality: str = EXACT
 
 
 def parse(values: tuple[Any, ...]) -> Arguments:
     """The arguments from a script's positional ones.
 
     Raises:
-        ValueError: an argument isn't known, or is no boolean; the message names it.
+        ValueError: an argument isn't known, or is no boolean, or no quality; the message names it.
     """
     if values and isinstance(values[0], Mapping):
         named = dict(values[0])
@@ -37,8 +39,9 @@ def parse(values: tuple[Any, ...]) -> Arguments:
     for name, value in named.items():
         if name not in Arguments.__dataclass_fields__:
             raise ValueError(f"there is no argument {name!r}; there are {', '.join(Arguments.__dataclass_fields__)}")
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}, needs true or false")
+        values = next(switch.values for switch in SWITCHES if switch.name == name)
+        if value not in values if values else not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}, needs {', '.join(values) if values else 'true or false'}")
     return Arguments(**named)
 
 

@@ -9,13 +9,14 @@ import gradio as gr
 from modules import devices, scripts
 from modules.ui_components import InputAccordion
 
+from ...qualities import EXACT
 from . import settings
 from .accelerator import Accelerator
 from .arguments import given
 from .parts import TEXT_ENCODER, VAE
-from .status import status_line
-from .switches import ENABLED, OTHERS, TITLE, Switch
-from .toggles import Toggles
+from .status import lossy_of, status_line
+from .switches import DONE, ENABLED, OTHERS, TITLE, Switch
+from .toggles import Toggles, shown
 from .xyz import chosen
 
 
@@ -39,8 +40,7 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
             components = {ENABLED.name: enabled}
             with gr.Row():
                 for switch in OTHERS:
-                    box = gr.Checkbox(settings.stands(switch), label=switch.label, elem_id=self.elem_id(switch.name))
-                    components[switch.name] = box
+                    components[switch.name] = shown(switch, self.elem_id(switch.name))
             with gr.Row():
                 status = gr.HTML(self._status(), elem_id=self.elem_id("status"))
                 refresh = gr.Button("Refresh status", elem_id=self.elem_id("refresh"), size="sm")
@@ -65,17 +65,20 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
             wanted = frozenset(name for name in (VAE, TEXT_ENCODER) if getattr(arguments, name))
             self.accelerator.attach_parts(p.sd_model, settings.config(arguments.cuda_graphs), wanted)
             p.extra_generation_params[TITLE] = "on"
-            p.extra_generation_params.update({switch.field: "False" for switch in OTHERS if not getattr(arguments, switch.name)})
+            given_otherwise = {switch.field: str(value) for switch in OTHERS if (value := getattr(arguments, switch.name)) != switch.default}
+            p.extra_generation_params.update(given_otherwise)
 
     def process_before_every_sampling(self, p: Any, *args: Any, **kwargs: Any) -> None:
         """The model, its LoRAs and what other extensions do to it are in place now."""
         arguments = chosen(p, given(p, args))
         if arguments.enabled:
-            self.accelerator.attach(p.sd_model, settings.config(arguments.cuda_graphs))
+            self.accelerator.attach(p.sd_model, settings.config(arguments.cuda_graphs, arguments.quality))
 
     def post_sample(self, p: Any, ps: Any, *args: Any) -> None:
         """The latents are there, and will be decoded. Webuis that know no such moment don't call it."""
         self.accelerator.before_decoding(ps.samples, getattr(devices, "dtype_vae", None))
+        if chosen(p, given(p, args)).quality != EXACT and (done := self.accelerator.read(lossy_of)):
+            p.extra_generation_params[DONE] = done
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
         """The generation has ended. After an exception this isn't called; the next ``process`` cleans up then."""
@@ -86,7 +89,7 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
 
 
 def _pasted(switch: Switch) -> Any:
-    def value(params: dict[str, str]) -> bool | None:
-        return params.get(switch.field) != "False" if params.get(TITLE) == "on" else None
+    def value(params: dict[str, str]) -> bool | str | None:
+        return switch.read(params.get(switch.field, str(switch.default))) if params.get(TITLE) == "on" else None
 
     return value

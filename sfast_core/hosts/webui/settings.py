@@ -8,6 +8,7 @@ from typing import Any
 from modules import shared  # type: ignore[attr-defined]
 
 from ...config import CompileConfig
+from ...qualities import EXACT
 from .switches import SWITCHES, TITLE, Switch
 
 log = logging.getLogger("fast_compile")
@@ -17,6 +18,8 @@ _CAPTURE_AFTER = "fast_compile_capture_after"
 _ADOPT_WEIGHTS = "fast_compile_adopt_weights"
 _MEASURE = "fast_compile_measure"
 _DISABLED_REWRITES = "fast_compile_disabled_rewrites"
+_QUALITY_BUDGET = "fast_compile_quality_budget"
+_QUALITY_LAYERS = "fast_compile_quality_layers"
 _SECTION = ("fast_compile", TITLE)
 
 
@@ -28,7 +31,8 @@ def add() -> None:
         shared.opts.add_option(key, shared.OptionInfo(default, label, component, limits, section=_SECTION).info(info))
 
     for switch in SWITCHES:
-        option(switch.setting, switch.default, switch.label, switch.info)
+        component, limits = (gr.Radio, {"choices": list(switch.values)}) if switch.values else (None, None)
+        option(switch.setting, switch.default, switch.label, switch.info, component, limits)
     option(
         _GRAPH_MEMORY, 0, "Most GPU memory for CUDA graphs, in MB",
         "the least recently used go first; 0: a third of what is free when the first is captured",
@@ -45,18 +49,26 @@ def add() -> None:
     )  # fmt: skip
     option(_MEASURE, True, "Time kernels once per GPU and shape", "off: the first that fits is taken")
     option(_DISABLED_REWRITES, "", "Rewrites to leave out", "names separated by commas, as the report lists them")
+    option(
+        _QUALITY_BUDGET, 0.0, "Budget of the quality, where that isn't exact",
+        "the largest relative distance of the UNet's result from the exact one; 0: near-exact 0.01, fast 0.03",
+        gr.Number,
+    )  # fmt: skip
+    option(_QUALITY_LAYERS, "", "Layers that may compute in 8 bits then", "patterns of names separated by commas; with ! in front, that may not; empty: all")
 
 
-def config(cuda_graphs: bool) -> CompileConfig:
-    """What the settings and the accordion's switch say. A setting out of its range counts as its default, and the log says so."""
+def config(cuda_graphs: bool, quality: str = EXACT) -> CompileConfig:
+    """What the settings and the accordion's switches say. A setting out of its range counts as its default, and the log says so."""
     fields: dict[str, Any] = {
         "graph_budget_bytes": int(_option(_GRAPH_MEMORY, 0)) * 2**20 or None,
         "capture_after": int(_option(_CAPTURE_AFTER, 2)),
         "adopt_weights": bool(_option(_ADOPT_WEIGHTS, True)),
         "measure": bool(_option(_MEASURE, True)),
-        "disabled_passes": tuple(sorted({name.strip() for name in str(_option(_DISABLED_REWRITES, "")).split(",")} - {""})),
+        "disabled_passes": _listed(_DISABLED_REWRITES),
+        "quality_budget": float(_option(_QUALITY_BUDGET, 0.0)) or None,
+        "quality_layers": _listed(_QUALITY_LAYERS),
     }
-    kept: dict[str, Any] = {"cuda_graphs": cuda_graphs}
+    kept: dict[str, Any] = {"cuda_graphs": cuda_graphs, "quality": quality}
     for name, value in fields.items():
         try:
             CompileConfig(**{name: value})
@@ -67,18 +79,23 @@ def config(cuda_graphs: bool) -> CompileConfig:
     return CompileConfig(**kept)
 
 
-def stands(switch: Switch) -> bool:
+def stands(switch: Switch) -> bool | str:
     """Where a switch stands when the user interface is built."""
-    return bool(_option(switch.setting, switch.default))
+    value = _option(switch.setting, switch.default)
+    return switch.read(str(value)) if switch.values else bool(value)
 
 
-def remember(switch: Switch, value: bool) -> None:
+def remember(switch: Switch, value: bool | str) -> None:
     """Keep a toggle for the next start, where the webui's settings may be changed."""
     try:
-        if shared.opts.set(switch.setting, bool(value)):
+        if shared.opts.set(switch.setting, value if switch.values else bool(value)):
             shared.opts.save(shared.config_filename)
     except Exception as error:  # --freeze-settings, say
         log.info("Fast Compile: the toggle isn't remembered: %s", error)
+
+
+def _listed(key: str) -> tuple[str, ...]:
+    return tuple(sorted({name.strip() for name in str(_option(key, "")).split(",")} - {""}))
 
 
 def _option(key: str, default: Any) -> Any:

@@ -50,6 +50,8 @@ class ModuleState:
         """
         self._obstacle = obstacle
         self._loras.forget()  # pictures made with the toggle off have changed the weights too
+        for engine in self.engines():
+            engine.taken_in.begin_sampling()
         now = surroundings()
         if self._surroundings is not None and now != self._surroundings:
             for engine in self.engines():
@@ -132,6 +134,7 @@ class UnetState(ModuleState):
         self._live = LiveCalls(self.engine)
         self._blocks = Blocks(name, lambda block: _Block(Engine(block, config, forges_blocks, host=WEBUI)))
         self._by_blocks = False
+        self._sampling = 0  # the last one that was seen
 
     def engines(self) -> list[Engine]:
         """The UNet's, and those of its blocks, for calls of a forward of others."""
@@ -174,6 +177,11 @@ class UnetState(ModuleState):
             return self.engine.call(module, traced, call.args, call.kwargs, eager, call.around)
 
         self._turn(False)
+        taken_in = self.engine.taken_in
+        if self._sampling != taken_in.sampling:
+            for on in self.engine.devices:
+                on.let_go(module, self._sampling)
+            self._sampling = taken_in.sampling
         return self._live(module, original, args, kwargs, compute)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...qualities import EXACT
 from ...report import ModuleReport, Report
 
 _PATHS = (
@@ -18,8 +19,15 @@ def status_line(report: Report) -> str:
     return " · ".join(lines) or "Nothing has run through it yet."
 
 
+def lossy_of(report: Report) -> str:
+    """What was done of what qualities allow that aren't exact, or why nothing; empty where all are."""
+    modules = [module for module in report.modules if module.settings.get("quality", EXACT) != EXACT]
+    return "; ".join(dict.fromkeys(clause for module in modules for signature in module.signatures for clause in signature.lossy))
+
+
 def _line(module: ModuleReport) -> str:
     counts = ", ".join(f"{module.calls[path]} {words}" for path, words in _PATHS if module.calls[path])
     reason = next(reversed(module.reasons), None)
     memory = f", {module.graph_bytes / 2**20:.0f} MB in graphs" if module.graph_bytes else ""
-    return f"{module.name}: {counts}{memory}" + (f". Ran as before because {reason}" if reason else "")
+    quality = f", {quality}" if (quality := module.settings.get("quality", EXACT)) != EXACT else ""
+    return f"{module.name}: {counts}{memory}{quality}" + (f". Ran as before because {reason}" if reason else "")

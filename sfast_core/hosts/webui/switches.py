@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...qualities import EXACT, QUALITIES
+
 TITLE = "Fast Compile"
+DONE = f"{TITLE} not exact"  #: the field of infotext that says what was done of what the quality allows
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,15 @@ class Switch:
         label: what it is called on the screen.
         info: what it costs or does, in the settings.
         shown: its name in infotext and on an axis of the X/Y/Z plot.
+        values: what it can be; empty: on or off.
     """
 
     name: str
-    default: bool
+    default: bool | str
     label: str
     info: str
     shown: str
+    values: tuple[str, ...] = ()
 
     @property
     def setting(self) -> str:
@@ -32,8 +37,15 @@ class Switch:
 
     @property
     def field(self) -> str:
-        """The name of its infotext field, which is there where it is turned off."""
+        """The name of its infotext field, which is there where it isn't as it is by default."""
         return f"{TITLE} {self.shown}"
+
+    def read(self, text: str) -> bool | str:
+        """What is meant by its text in infotext, or on an axis of the plot."""
+        word = text.strip().lower()
+        if self.values:
+            return word if word in self.values else self.default
+        return word in ("on", "true", "1")
 
 
 ENABLED = Switch(
@@ -43,5 +55,9 @@ OTHERS = (
     Switch("cuda_graphs", True, "CUDA graphs", "the fastest way; costs GPU memory for each resolution in use", "CUDA graphs"),
     Switch("vae", True, "VAE", "decoding and encoding of pictures too, in float16 and bfloat16", "VAE"),
     Switch("text_encoder", True, "Text encoder", "prompts too", "text encoder"),
+    Switch(
+        "quality", EXACT, "Quality",
+        "of the UNet: near-exact computes products in 8 bits as far as the result bears it, fast within a larger budget", "quality", QUALITIES,
+    ),  # fmt: skip
 )
 SWITCHES = (ENABLED, *OTHERS)

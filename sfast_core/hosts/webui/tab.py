@@ -12,7 +12,7 @@ from . import settings
 from .accelerator import Accelerator
 from .arguments import Arguments
 from .switches import ENABLED, SWITCHES, TITLE
-from .toggles import Toggles
+from .toggles import Toggles, shown
 from .warm_up import warm_up
 
 _SIZES = f"Width x height in pixels, with xBATCH behind it for more than one picture at once: {EXAMPLE}"
@@ -22,10 +22,7 @@ def build(accelerator: Accelerator, toggles: Toggles) -> list[tuple[Any, str, st
     """The tab, in the form that the webui asks for: block, title, id."""
     with gr.Blocks(analytics_enabled=False) as block:
         with gr.Row():
-            switches = {
-                switch.name: gr.Checkbox(settings.stands(switch), label=switch.label, elem_id=f"fast_compile_tab_{switch.name}")
-                for switch in SWITCHES
-            }
+            switches = {switch.name: shown(switch, f"fast_compile_tab_{switch.name}") for switch in SWITCHES}
         with gr.Row():
             sizes = gr.Textbox("", label="Sizes to warm up", info=_SIZES, lines=3, elem_id="fast_compile_tab_sizes")
             warmed = gr.Textbox("", label="Warmed up", lines=3, interactive=False, elem_id="fast_compile_tab_warmed")
@@ -56,14 +53,14 @@ def _text(accelerator: Accelerator) -> str:
 
 def _warm_up(accelerator: Accelerator) -> Callable[..., str]:
     def warmed(
-        text: str, enabled: bool, cuda_graphs: bool, vae: bool, text_encoder: bool,
+        text: str, enabled: bool, cuda_graphs: bool, vae: bool, text_encoder: bool, quality: str,
         progress: Any = gr.Progress(),  # noqa: B008  gradio looks for one
     ) -> str:  # fmt: skip
         try:
             sizes = parse_sizes(text)
         except ValueError as error:
             return str(error)
-        arguments = Arguments(True, cuda_graphs, vae, text_encoder)
+        arguments = Arguments(True, cuda_graphs, vae, text_encoder, quality)
         steps = settings.config(arguments.cuda_graphs).capture_after
         lines = list(warm_up(accelerator, sizes, arguments, steps, lambda done: progress((done, len(sizes)), desc="Warming up", unit="sizes")))
         if not enabled:

@@ -9,6 +9,15 @@ from . import settings
 from .switches import SWITCHES, Switch
 
 
+def shown(switch: Switch, elem_id: str) -> Any:
+    """A switch on the screen, as the settings have it."""
+    import gradio as gr
+
+    if switch.values:
+        return gr.Radio(list(switch.values), value=settings.stands(switch), label=switch.label, elem_id=elem_id)
+    return gr.Checkbox(settings.stands(switch), label=switch.label, elem_id=elem_id)
+
+
 class Toggles:
     """The switches as the user interface shows them, by place."""
 
@@ -31,7 +40,7 @@ class Toggles:
 
 
 def _follow(switch: Switch, others: int) -> Any:
-    def changed(value: bool) -> Any:
+    def changed(value: bool | str) -> Any:
         settings.remember(switch, value)
         return [value] * others if others > 1 else value
 

@@ -9,10 +9,10 @@ from typing import Any
 from modules import scripts
 
 from .arguments import Arguments
-from .switches import SWITCHES, TITLE
+from .switches import SWITCHES, TITLE, Switch
 
 log = logging.getLogger("fast_compile")
-_AXES = {switch.name: f"[{TITLE}] {switch.shown}" for switch in SWITCHES}
+_AXES = {switch: f"[{TITLE}] {switch.shown}" for switch in SWITCHES}
 _CHOICE = "_fast_compile_"  # and the argument's name: an attribute of the processing object
 
 
@@ -24,21 +24,25 @@ def add_axes() -> None:
                 continue
             options = data.module.axis_options
             there = {option.label for option in options}
-            for name, label in _AXES.items():
+            for switch, label in _AXES.items():
                 if label not in there:
-                    options.append(data.module.AxisOption(label, str, _choose(name), choices=lambda: ["on", "off"]))
+                    options.append(data.module.AxisOption(label, str, _choose(switch), choices=_choices(switch)))
     except Exception:
         log.debug("Fast Compile: no axes for the X/Y/Z plot", exc_info=True)
 
 
 def chosen(p: Any, arguments: Arguments) -> Arguments:
     """``arguments``, with what the plot has chosen for this picture."""
-    values = {name: getattr(p, _CHOICE + name) for name in _AXES if hasattr(p, _CHOICE + name)}
+    values = {switch.name: getattr(p, _CHOICE + switch.name) for switch in _AXES if hasattr(p, _CHOICE + switch.name)}
     return replace(arguments, **values)
 
 
-def _choose(name: str) -> Any:
+def _choices(switch: Switch) -> Any:
+    return lambda: list(switch.values) or ["on", "off"]
+
+
+def _choose(switch: Switch) -> Any:
     def apply(p: Any, value: str, values: list[str]) -> None:
-        setattr(p, _CHOICE + name, str(value).strip().lower() in ("on", "true", "1"))
+        setattr(p, _CHOICE + switch.name, switch.read(str(value)))
 
     return apply

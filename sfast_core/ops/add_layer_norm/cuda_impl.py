@@ -50,21 +50,25 @@ def launch(
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernel.
     """
-    library = load.library()
     rows_in = dense(x)
     out = torch.empty_like(rows_in)
     total = None if residual is None else torch.empty_like(rows_in)
-    read = [None if tensor is None else dense(tensor) for tensor in (residual, x_bias, sum_bias, weight, bias)]
-    with torch.cuda.device_of(x):
-        status = library.sfast_add_layer_norm(
-            rows_in.data_ptr(),
-            *(load.pointer(tensor) for tensor in (*read, total)),
-            out.data_ptr(),
-            x.numel() // max(1, x.shape[-1]),
-            x.shape[-1],
-            eps,
-            load.DTYPES[x.dtype],
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"add_layer_norm for x {tuple(x.shape)} {x.dtype}")
+    residual, x_bias, sum_bias, weight, bias = (None if tensor is None else dense(tensor) for tensor in (residual, x_bias, sum_bias, weight, bias))
+    load.launch(
+        "sfast_add_layer_norm",
+        x.device,
+        f"add_layer_norm for x {tuple(x.shape)} {x.dtype}",
+        x=rows_in,
+        residual=residual,
+        x_bias=x_bias,
+        sum_bias=sum_bias,
+        weight=weight,
+        bias=bias,
+        sum=total,
+        out=out,
+        rows=x.numel() // max(1, x.shape[-1]),
+        channels=x.shape[-1],
+        eps=eps,
+        dtype=load.DTYPES[x.dtype],
+    )
     return x if total is None else total, out

@@ -80,32 +80,31 @@ def launch_cut(
     With ``half`` the second half of the batch may be the first one again: where it is, bit for bit, the first half's heads are cut like that and
     computed for both. ``differ``, 4 bytes on the device, becomes 0 there and 1 elsewhere.
     """
-    library = load.library()
     batch, heads, queries, head = q.shape
     out = q.new_empty((batch, queries, heads, head))
     q, k, v = (_rows(tensor) for tensor in (q, k, v))
-    with torch.cuda.device_of(q):
-        status = library.sfast_attention(
-            q.data_ptr(),
-            _strides(q),
-            k.data_ptr(),
-            _strides(k),
-            v.data_ptr(),
-            _strides(v),
-            out.data_ptr(),
-            batch,
-            heads,
-            queries,
-            k.shape[2],
-            head,
-            head**-0.5 if scale is None else scale,
-            load.DTYPES[q.dtype],
-            _Cut(*cut),
-            None if half is None else _Cut(*half),
-            load.pointer(differ),
-            torch.cuda.current_stream(q.device).cuda_stream,
-        )
-    load.check(status, f"attention for q {tuple(q.shape)}, k {tuple(k.shape)} {q.dtype}")
+    load.launch(
+        "sfast_attention",
+        q.device,
+        f"attention for q {tuple(q.shape)}, k {tuple(k.shape)} {q.dtype}",
+        q=q,
+        q_strides=_strides(q),
+        k=k,
+        k_strides=_strides(k),
+        v=v,
+        v_strides=_strides(v),
+        out=out,
+        images=batch,
+        heads=heads,
+        queries=queries,
+        keys=k.shape[2],
+        head=head,
+        scale=head**-0.5 if scale is None else scale,
+        dtype=load.DTYPES[q.dtype],
+        cut=_Cut(*cut),
+        half_cut=None if half is None else _Cut(*half),
+        differ=differ,
+    )
     return out.transpose(1, 2)
 
 

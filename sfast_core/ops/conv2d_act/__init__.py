@@ -29,7 +29,7 @@ OP = Op(
             ".torch_epilogue_impl",
             __package__,
             behind=("cudnn", "cuda", "cuda_few"),  # more passes, and a compilation for each kind
-            needs=Needs(triton=True, dtypes=FLOATS, typed=f"x {_EXTRAS}", dims=4),
+            needs=Needs(triton=True, dtypes=FLOATS, typed=f"x {_EXTRAS}"),
         ),
         Impl("cudnn", ".cudnn_impl", __package__, needs=_CUDNN),
         Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second", needs=_CUDNN),

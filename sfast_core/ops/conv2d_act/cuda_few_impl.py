@@ -61,19 +61,19 @@ def launch(
     out = torch.empty((batch, channels, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
     shift = None if bias is None else bias.contiguous()
-    with torch.cuda.device_of(x):
-        status = load.library().sfast_conv2d_few(
-            image.data_ptr(),
-            taps.data_ptr(),
-            load.pointer(shift),
-            out.data_ptr(),
-            batch,
-            height,
-            width,
-            depth,
-            channels,
-            load.DTYPES[x.dtype],
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"conv2d_few for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    load.launch(
+        "sfast_conv2d_few",
+        x.device,
+        f"conv2d_few for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}",
+        x=image,
+        weight=taps,
+        bias=shift,
+        out=out,
+        n=batch,
+        height=height,
+        width=width,
+        c=depth,
+        channels=channels,
+        dtype=load.DTYPES[x.dtype],
+    )
     return out.contiguous(memory_format=memory_format_of(x))

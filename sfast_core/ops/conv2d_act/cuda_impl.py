@@ -96,7 +96,6 @@ def launch_cut(
     shortcut: Shortcut | None = None,
 ) -> torch.Tensor:
     """As :func:`launch`, cut as told, with a 1x1 convolution added before the activation where there is a ``shortcut``."""
-    library = load.library()
     batch, depth, height, width = x.shape
     channels, _, tap_rows, tap_columns = weight.shape
     out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
@@ -105,33 +104,39 @@ def launch_cut(
     added = None if residual is None else dense(residual, torch.channels_last)
     joined, tail, joined_weight = _parts(shortcut)
     column_sums, image_sums = (None if tensor is None else dense(tensor) for tensor in (bias, channel_add))
-    with torch.cuda.device_of(x):
-        status = library.sfast_conv2d(
-            image.data_ptr(),
-            taps.data_ptr(),
-            load.pointer(column_sums),
-            load.pointer(image_sums),
-            0 if image_sums is None or image_sums.shape[0] == 1 else channels,
-            load.pointer(added),
-            *_image(joined),
-            *_image(tail),
-            load.pointer(joined_weight),
-            out.data_ptr(),
-            batch,
-            height,
-            width,
-            depth,
-            channels,
-            tap_rows,
-            tap_columns,
-            *pair(stride),
-            *pair(padding),
-            load.ACTS[act],
-            load.DTYPES[x.dtype],
-            *cut,
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"conv2d for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    stride_h, stride_w = pair(stride)
+    pad_h, pad_w = pair(padding)
+    load.launch(
+        "sfast_conv2d",
+        x.device,
+        f"conv2d for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}",
+        x=image,
+        weight=taps,
+        bias=column_sums,
+        channel_add=image_sums,
+        channel_add_stride=0 if image_sums is None or image_sums.shape[0] == 1 else channels,
+        residual=added,
+        shortcut=joined,
+        shortcut_c=_channels(joined),
+        tail=tail,
+        tail_c=_channels(tail),
+        shortcut_weight=joined_weight,
+        out=out,
+        n=batch,
+        height=height,
+        width=width,
+        c=depth,
+        channels=channels,
+        tap_rows=tap_rows,
+        tap_columns=tap_columns,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        pad_h=pad_h,
+        pad_w=pad_w,
+        act=load.ACTS[act],
+        dtype=load.DTYPES[x.dtype],
+        **cut._asdict(),
+    )
     return out.contiguous(memory_format=memory_format_of(x))
 
 
@@ -143,9 +148,8 @@ def _parts(shortcut: Shortcut | None) -> tuple[torch.Tensor | None, torch.Tensor
     return image, tail, dense(shortcut.weight.flatten(1))
 
 
-def _image(image: torch.Tensor | None) -> tuple[int | None, int]:
-    """Pointer and channels."""
-    return (None, 0) if image is None else (image.data_ptr(), image.shape[1])
+def _channels(image: torch.Tensor | None) -> int:
+    return 0 if image is None else image.shape[1]
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import torch
 
 from ..spec import ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
-from .reference import IntOrPair, memory_format_of, pair
+from .reference import IntOrPair, each, innermost_of, memory_format_of
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -20,8 +20,8 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
     if call.bias is None or call.residual is not None or call.channel_add is not None or call.act not in ("none", "relu"):
         return "cuDNN has ready-made kernels for a bias and ReLU alone"
-    if call.x.dim() != 4 or call.x.numel() == 0 or call.weight.numel() == 0:
-        return f"x is {list(call.x.shape)}, must be 4-D and not empty"
+    if call.x.dim() not in (4, 5) or call.x.numel() == 0 or call.weight.numel() == 0:
+        return f"x is {list(call.x.shape)}, must be 4-D or 5-D and not empty"
     out = _geometry(call.x, call.weight, call.stride, call.padding, call.dilation, call.act).out
     if max(call.x.numel(), math.prod(out)) >= 2**31:
         return f"x of {list(call.x.shape)} or the result of {list(out)} has 2^31 elements or more"
@@ -46,7 +46,7 @@ def launch_plan(
     By the plan that cuDNN's heuristic puts at ``rank``: the first is not always the fastest.
     """
     geometry = _geometry(x, weight, stride, padding, dilation, act)
-    out = torch.empty(geometry.out, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    out = torch.empty(geometry.out, dtype=x.dtype, device=x.device, memory_format=innermost_of(x))
     tensors = {"x": x, "weight": weight, "bias": bias}
     operands = {name: as_operand(tensor) for name, tensor in tensors.items() if tensor is not None}
     plans().run(geometry, rank, {**operands, "out": out})
@@ -72,8 +72,8 @@ def _geometry(
         dtype=x.dtype,
         x=tuple(x.shape),
         weight=tuple(weight.shape),
-        stride=pair(stride),
-        padding=pair(padding),
-        dilation=pair(dilation),
+        stride=each(stride, x.dim() - 2),
+        padding=each(padding, x.dim() - 2),
+        dilation=each(dilation, x.dim() - 2),
         relu=act == "relu",
     )

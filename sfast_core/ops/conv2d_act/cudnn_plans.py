@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..packs import dense
+from .reference import innermost_of
 
 RANKS = 3  #: plans to a geometry. To build one takes 0.1 ms, to ask for the list 5 ms (H100)
 ATTEMPTS = 3  #: further plans to try where one can't be built
@@ -46,24 +47,24 @@ def why_no_library() -> str | None:
 
 
 class Geometry(NamedTuple):
-    """All that a plan depends on. Tensors are NHWC, dense and begin on 16 bytes."""
+    """All that a plan depends on. Tensors are NHWC, or NDHWC, dense and begin on 16 bytes."""
 
     device: int
     dtype: torch.dtype
     x: tuple[int, ...]
     weight: tuple[int, ...]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     relu: bool
 
     @property
-    def out(self) -> tuple[int, int, int, int]:
+    def out(self) -> tuple[int, ...]:
         """The shape of the result."""
-        height, width = (
-            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(2)
+        sizes = (
+            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(len(self.stride))
         )
-        return self.x[0], self.weight[0], height, width
+        return self.x[0], self.weight[0], *sizes
 
 
 class Plan(NamedTuple):
@@ -91,8 +92,7 @@ def describe(cudnn: Any, geometry: Geometry, handle: Any) -> tuple[Any, dict[str
     tensors: dict[str, Any] = {}
 
     def operand(name: str, shape: tuple[int, ...]) -> Any:
-        _, c, h, w = shape
-        tensors[name] = graph.tensor(name=name, dim=list(shape), stride=[h * w * c, 1, w * c, c], data_type=io)
+        tensors[name] = graph.tensor(name=name, dim=list(shape), stride=_innermost(shape), data_type=io)
         return tensors[name]
 
     value = graph.conv_fprop(
@@ -103,12 +103,20 @@ def describe(cudnn: Any, geometry: Geometry, handle: Any) -> tuple[Any, dict[str
         stride=list(geometry.stride),
         dilation=list(geometry.dilation),
     )
-    value = graph.add(value, operand("bias", (1, geometry.weight[0], 1, 1)))
+    value = graph.add(value, operand("bias", (1, geometry.weight[0], *[1] * len(geometry.stride))))
     if geometry.relu:
         value = graph.relu(value)
     value.set_output(True).set_data_type(io)
     tensors["out"] = value
     return graph, tensors
+
+
+def _innermost(shape: tuple[int, ...]) -> list[int]:
+    """Strides with the channels innermost, as they are also where sizes of 1 let others pass for it."""
+    strides, step = [0, 1, *[0] * (len(shape) - 2)], shape[1]
+    for dim in (*range(len(shape) - 1, 1, -1), 0):
+        strides[dim], step = step, step * shape[dim]
+    return strides
 
 
 def build(cudnn: Any, geometry: Geometry, handle: Any) -> Plans:
@@ -196,5 +204,5 @@ def plans() -> PlanCache:
 
 
 def as_operand(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` dense in NHWC and beginning on 16 bytes, copied only where it is not."""
-    return dense(tensor, torch.channels_last if tensor.dim() == 4 else torch.contiguous_format)
+    """``tensor`` dense in NHWC or NDHWC and beginning on 16 bytes, copied only where it is not."""
+    return dense(tensor, innermost_of(tensor) if tensor.dim() >= 4 else torch.contiguous_format)

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .reference import innermost_of
+
 
 class Epilogue(NamedTuple):
     """Arguments of the kernels in :mod:`.triton_kernels`: those from ``bias`` to ``channels``, and the constants."""
@@ -17,14 +19,14 @@ class Epilogue(NamedTuple):
 def epilogue(
     out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
 ) -> Epilogue:
-    """For ``act(products + bias + channel_add + residual)`` into ``out`` [B, O, H, W], channels_last. Operands that lie otherwise are copied."""
-    batch, channels, height, width = out.shape
+    """For ``act(products + bias + channel_add + residual)`` into ``out`` [B, O, H, W] or [B, O, T, H, W], its channels innermost. Operands that lie otherwise are copied."""
+    batch, channels = out.shape[:2]
     tensors = (
         None if bias is None else bias.contiguous(),
         None if channel_add is None else channel_add.contiguous(),
-        None if residual is None else residual.expand_as(out).contiguous(memory_format=torch.channels_last),
+        None if residual is None else residual.expand_as(out).contiguous(memory_format=innermost_of(out)),
     )
-    image_pixels = height * width
+    image_pixels = out.shape[2:].numel()
     channel_batch = channels if channel_add is not None and channel_add.shape[0] > 1 else 0
     there = dict(zip(("HAS_BIAS", "HAS_CHANNEL_ADD", "HAS_RESIDUAL"), (tensor is not None for tensor in tensors), strict=True))
     given = tuple(out if tensor is None else tensor for tensor in tensors)  # what isn't there isn't read

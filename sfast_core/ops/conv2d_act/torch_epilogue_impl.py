@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from ..triton_launch import launcher
 from .constraints import why_not_channel_add
 from .epilogue import epilogue
-from .reference import ACTS, IntOrPair, memory_format_of, pair
+from .reference import ACTS, IntOrPair, each, innermost_of, memory_format_of
 from .triton_kernels import epilogue_kernel
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ BLOCK_CHANNELS = 128  # with 4 warps: two 16-byte loads of each operand in fligh
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why this can't be computed so, or None."""
+    if call.x.dim() not in (4, 5):
+        return f"x is {call.x.dim()}-D, must be 4-D or 5-D"
     if call.weight.shape[0] > BLOCK_CHANNELS * 65535:
         return f"{call.weight.shape[0]} channels are too many"
     if reason := why_not_channel_add(call.channel_add, call.x.shape[0], call.weight.shape[0]):
@@ -47,8 +49,8 @@ def launch(
     channel_add: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added in float32."""
-    image, kernel = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
-    out = _convolve(image, kernel, stride, padding, dilation, groups).contiguous(memory_format=torch.channels_last)
+    image, kernel = (tensor.contiguous(memory_format=innermost_of(x)) for tensor in (x, weight))
+    out = _convolve(image, kernel, stride, padding, dilation, groups).contiguous(memory_format=innermost_of(x))
     if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):
         add_in_place(out, bias, channel_add, residual, act)
     return out.contiguous(memory_format=memory_format_of(x))
@@ -57,16 +59,19 @@ def launch(
 def _convolve(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair, groups: int) -> torch.Tensor:
     """The convolution; by an algorithm that gives the same bits at every run, which ``F.conv2d`` does only where all of PyTorch is told to."""
     if isinstance(padding, str):
-        return F.conv2d(x, weight, None, stride, padding, dilation, groups)
-    geometry = (pair(stride), pair(padding), pair(dilation), False, (0, 0), groups)
+        return (F.conv3d if x.dim() == 5 else F.conv2d)(x, weight, None, stride, padding, dilation, groups)
+    count = x.dim() - 2
+    geometry = (each(stride, count), each(padding, count), each(dilation, count), False, (0,) * count, groups)
     cudnn = torch.backends.cudnn
+    if count == 3 and x.is_cuda and cudnn.enabled and cudnn.is_acceptable(x):  # some versions of PyTorch take another library's for videos of bfloat16
+        return torch.cudnn_convolution(x, weight, geometry[1], geometry[0], geometry[2], groups, False, True, cudnn.allow_tf32)
     return torch.ops.aten._convolution(x, weight, None, *geometry, False, True, cudnn.enabled, cudnn.allow_tf32)
 
 
 def add_in_place(
     out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
 ) -> None:
-    """``out = act(out + bias + channel_add + residual)``, out channels_last and not empty."""
+    """``out = act(out + bias + channel_add + residual)``, out with its channels innermost and not empty."""
     ending = epilogue(out, bias, channel_add, residual, act)
     pixels = out.numel() // out.shape[1]
     with torch.cuda.device_of(out):

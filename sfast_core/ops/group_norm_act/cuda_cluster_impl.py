@@ -15,7 +15,7 @@ from ...native import load
 from ...target import probed
 from ..packs import PACK_BYTES, dense
 from .constraints import why_not_arguments
-from .cuda_impl import ACTS, MAX_POSITIONS, addend
+from .cuda_impl import ACTS, MAX_POSITIONS, arguments
 from .reference import channels_of
 
 if TYPE_CHECKING:
@@ -95,35 +95,19 @@ def launch(
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernel.
     """
-    library = load.library()
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     x, tail = (None if t is None else dense(t, torch.channels_last) for t in (x, tail))
     n, channels, h, w = x.shape[0], channels_of(x, tail), x.shape[2], x.shape[3]
     out = torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
-    channel_add, add_stride = addend(channel_add)
     chosen = cut(n, h * w, channels, num_groups, x.element_size(), probed(x.device))
     assert chosen is not None, "why_not has been asked"
-    with torch.cuda.device_of(x):
-        status = library.sfast_group_norm_cluster(
-            x.data_ptr(),
-            load.pointer(tail),
-            channels - x.shape[1],
-            out.data_ptr(),
-            *load.vector(weight),
-            *load.vector(bias),
-            *load.vector(channel_add),
-            add_stride,
-            n,
-            h * w,
-            channels,
-            num_groups,
-            eps,
-            load.DTYPES[x.dtype],
-            ACTS[act],
-            chosen.groups,
-            chosen.blocks,
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"group_norm_act for x {tuple(x.shape)} {x.dtype}")
+    load.launch(
+        "sfast_group_norm_cluster",
+        x.device,
+        f"group_norm_act for x {tuple(x.shape)} {x.dtype}",
+        **arguments(x, tail, out, num_groups, weight, bias, eps, channel_add),
+        flags=ACTS[act],
+        cluster_groups=chosen.groups,
+        cluster_blocks=chosen.blocks,
+    )
     return out.contiguous(memory_format=out_format)

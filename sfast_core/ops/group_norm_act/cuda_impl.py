@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -52,41 +52,59 @@ def launch(
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused a kernel.
     """
-    library = load.library()
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     x, tail = (None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (x, tail))
-    n, c, h, w = x.shape[0], channels_of(x, tail), x.shape[2], x.shape[3]
-    out = torch.empty((n, c, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
-    channel_add, add_stride = addend(channel_add)
+    out = torch.empty((x.shape[0], channels_of(x, tail), *x.shape[2:]), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     with torch.cuda.device_of(x):
-        workspace_bytes = library.sfast_group_norm_act_workspace_bytes(n, num_groups)
-        workspace = torch.empty(workspace_bytes // 4, dtype=torch.float32, device=x.device)
-        status = library.sfast_group_norm_act(
-            x.data_ptr(),
-            load.pointer(tail),
-            c - x.shape[1],
-            out.data_ptr(),
-            *load.vector(weight),
-            *load.vector(bias),
-            *load.vector(channel_add),
-            add_stride,
-            n,
-            h * w,
-            c,
-            num_groups,
-            eps,
-            load.DTYPES[x.dtype],
-            ACTS[act] | flags,
-            workspace.data_ptr(),
-            workspace_bytes,
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"group_norm_act for x {tuple(x.shape)} {x.dtype}")
+        workspace_bytes = load.library().sfast_group_norm_act_workspace_bytes(x.shape[0], num_groups)
+    load.launch(
+        "sfast_group_norm_act",
+        x.device,
+        f"group_norm_act for x {tuple(x.shape)} {x.dtype}",
+        **arguments(x, tail, out, num_groups, weight, bias, eps, channel_add),
+        flags=ACTS[act] | flags,
+        workspace=torch.empty(workspace_bytes // 4, dtype=torch.float32, device=x.device),
+        workspace_bytes=workspace_bytes,
+    )
     return out.contiguous(memory_format=out_format)
 
 
-def addend(channel_add: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
+def arguments(
+    x: torch.Tensor,
+    tail: torch.Tensor | None,
+    out: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    channel_add: torch.Tensor | None,
+) -> dict[str, Any]:
+    """What both kernels' functions take; x, tail and out dense in channels_last."""
+    weight, bias = (None if tensor is None else tensor.contiguous() for tensor in (weight, bias))
+    rows, row_stride = _rows(channel_add)
+    n, c, h, w = out.shape
+    return {
+        "x": x,
+        "tail": tail,
+        "tail_c": c - x.shape[1],
+        "y": out,
+        "weight": weight,
+        "weight_dtype": load.dtype_of(weight),
+        "bias": bias,
+        "bias_dtype": load.dtype_of(bias),
+        "channel_add": rows,
+        "channel_add_dtype": load.dtype_of(rows),
+        "channel_add_stride": row_stride,
+        "n": n,
+        "hw": h * w,
+        "c": c,
+        "groups": num_groups,
+        "eps": eps,
+        "dtype": load.DTYPES[x.dtype],
+    }
+
+
+def _rows(channel_add: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
     """``channel_add`` as the kernels read it, and the elements from one image's row to the next: rows may lie apart, as slices do."""
     if channel_add is None:
         return None, 0

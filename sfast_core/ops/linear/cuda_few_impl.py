@@ -69,18 +69,20 @@ def launch(
     rows, matrix = dense(x), dense(weight)
     shift, added = (None if tensor is None else tensor.contiguous() for tensor in (bias, residual))
     out = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
-    with torch.cuda.device_of(x):
-        status = load.library().sfast_linear_few(
-            rows.data_ptr(),
-            matrix.data_ptr(),
-            load.pointer(shift),
-            load.pointer(added),
-            out.data_ptr(),
-            math.prod(x.shape[:-1]),
-            *weight.shape,
-            load.ACTS[act],
-            load.DTYPES[x.dtype],
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"linear_few for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    columns, depth = weight.shape
+    load.launch(
+        "sfast_linear_few",
+        x.device,
+        f"linear_few for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}",
+        x=rows,
+        weight=matrix,
+        bias=shift,
+        residual=added,
+        out=out,
+        rows=math.prod(x.shape[:-1]),
+        columns=columns,
+        depth=depth,
+        act=load.ACTS[act],
+        dtype=load.DTYPES[x.dtype],
+    )
     return out

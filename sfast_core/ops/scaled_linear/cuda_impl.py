@@ -96,30 +96,33 @@ def launch_cut(
     columns, depth = weight.shape
     count = x.numel() // depth
     out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)
-    with torch.cuda.device_of(x):
-        status = load.library().sfast_scaled_linear(
-            rows.data_ptr(),
-            matrix.data_ptr(),
-            gate and gate.weight.data_ptr(),
-            row_scales.data_ptr(),
-            int(row_scales.numel() > 1),
-            column_scales.data_ptr(),
-            gate and gate.scale.data_ptr(),
-            int(column_scales.numel() > 1),
-            load.pointer(shift),
-            gate and load.pointer(gate.bias),
-            0 if shift is None else load.DTYPES[shift.dtype],
-            out.data_ptr(),
-            count,
-            columns,
-            depth,
-            KINDS[x.dtype],
-            ACTS[act],
-            load.DTYPES[out_dtype],
-            *cut.fitting(count),
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"scaled_linear for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    fitting = cut.fitting(count)
+    load.launch(
+        "sfast_scaled_linear",
+        x.device,
+        f"scaled_linear for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}",
+        x=rows,
+        weight=matrix,
+        gate_weight=gate and gate.weight,
+        row_scales=row_scales,
+        row_scale_step=int(row_scales.numel() > 1),
+        column_scales=column_scales,
+        gate_scales=gate and gate.scale,
+        column_scale_step=int(column_scales.numel() > 1),
+        bias=shift,
+        gate_bias=gate and gate.bias,
+        bias_dtype=load.dtype_of(shift),
+        out=out,
+        rows=count,
+        columns=columns,
+        depth=depth,
+        kind=KINDS[x.dtype],
+        act=ACTS[act],
+        dtype=load.DTYPES[out_dtype],
+        tile_columns=fitting.columns,
+        sharing=fitting.sharing,
+        band=fitting.band,
+    )
     return out
 
 

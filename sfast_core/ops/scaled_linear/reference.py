@@ -6,6 +6,8 @@ import torch
 
 from ..quantise.reference import rotated
 
+_EXACT_DEPTH = 1024  #: so many products of int8 have a sum that float32 has exactly: 128 * 128 * 1024 is 2^24
+
 
 def scaled_linear(
     x: torch.Tensor,
@@ -52,6 +54,13 @@ def scaled_linear(
         plain = (weight.to(wide) * scale.to(wide).reshape(-1, 1)).to(x.dtype)
         x = rotated(x.to(wide), rotate).to(x.dtype) if rotate else x
         return torch.nn.functional.linear(x, plain, None if bias is None else bias.to(x.dtype)).to(out_dtype)
-    total = torch.matmul(x.double(), weight.double().t()).float()  # exact: no product of 8 bits with 8 and no sum of them needs more than 53
+    total = _product_of_8_bits(x, weight)
     out = total * (input_scale.float() * scale)
     return (out if bias is None else out + bias.float()).to(out_dtype)
+
+
+def _product_of_8_bits(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """``x @ weight.T``, exact and then rounded to float32: no product of 8 bits with 8 and no sum of them needs more than the 53 of float64."""
+    if x.dtype == weight.dtype == torch.int8 and weight.shape[1] <= _EXACT_DEPTH:
+        return torch.matmul(x.float(), weight.float().t())
+    return torch.matmul(x.double(), weight.double().t()).float()

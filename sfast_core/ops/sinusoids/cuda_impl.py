@@ -40,18 +40,18 @@ def launch(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype:
     rows, count = x.shape[0], frequencies.shape[-1]
     factors = frequencies.contiguous()
     out = torch.empty((rows, 2 * count), dtype=dtype, device=x.device)
-    with torch.cuda.device_of(x):
-        status = load.library().sfast_sinusoids(
-            x.data_ptr(),
-            _KINDS[x.dtype],
-            x.stride(0),
-            factors.data_ptr(),
-            out.data_ptr(),
-            rows,
-            count,
-            sines_first,
-            load.DTYPES[dtype],
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"sinusoids for x {tuple(x.shape)} {x.dtype}, {count} frequencies")
+    load.launch(
+        "sfast_sinusoids",
+        x.device,
+        f"sinusoids for x {tuple(x.shape)} {x.dtype}, {count} frequencies",
+        x=x,
+        x_dtype=_KINDS[x.dtype],
+        x_stride=x.stride(0),
+        frequencies=factors,
+        out=out,
+        rows=rows,
+        count=count,
+        sines_first=sines_first,
+        dtype=load.DTYPES[dtype],
+    )
     return out

@@ -56,26 +56,26 @@ def launch_cut(cut: Cut, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
     image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
     column_sums = None if bias is None else dense(bias)
     phase_weights = torch.empty((PHASES, outputs, TAPS, channels), dtype=x.dtype, device=x.device)
-    with torch.cuda.device_of(x):
-        status = load.library().sfast_upsample_conv2d(
-            image.data_ptr(),
-            taps.data_ptr(),
-            load.pointer(column_sums),
-            phase_weights.data_ptr(),
-            out.data_ptr(),
-            batch,
-            height,
-            width,
-            channels,
-            outputs,
-            load.DTYPES[x.dtype],
-            cut.rows,
-            cut.columns,
-            cut.sharing_rows,
-            cut.sharing_columns,
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-    load.check(status, f"upsample_conv2d for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}")
+    load.launch(
+        "sfast_upsample_conv2d",
+        x.device,
+        f"upsample_conv2d for x {tuple(x.shape)}, weight {tuple(weight.shape)} {x.dtype}",
+        x=image,
+        weight=taps,
+        bias=column_sums,
+        phase_weights=phase_weights,
+        out=out,
+        n=batch,
+        height=height,
+        width=width,
+        c=channels,
+        channels=outputs,
+        dtype=load.DTYPES[x.dtype],
+        rows=cut.rows,
+        columns=cut.columns,
+        sharing_rows=cut.sharing_rows,
+        sharing_columns=cut.sharing_columns,
+    )
     return out.contiguous(memory_format=memory_format_of(x))
 
 

@@ -154,6 +154,15 @@ ITERATORS = {
 }
 
 CACHES = {
+    "a cache of its layers', marked and forgotten within the call": Effect(
+        "mark(self.linear)\ny = self.linear(x)\nfor m in self.modules():\n    if hasattr(m, 'kept'): m.kept.pop(1, None)\nreturn y",
+        "self.linear = Keeping(8, 8)",
+        "class Keeping(nn.Linear):\n    def __init__(self, *sizes):\n        super().__init__(*sizes)\n        self.kept = {}\n"
+        "    def forward(self, x):\n        return super().forward(x) if self.kept.get(1, (None, False))[1] else x\n"
+        "def mark(of):\n    for m in of.modules():\n        if isinstance(m, Keeping):\n            m.kept[1] = (m.kept.get(1, (None,))[0], True)",
+        side="dict(m.linear.kept)",
+        fused=True,
+    ),
     "the previous output": Effect("y = self.linear(x)\nif self.prev is not None: y = y + self.prev\nself.prev = y\nreturn y", "self.prev = None", side="m.prev"),
     "a copy of the previous output": Effect("y = self.linear(x)\nif self._prev is not None: y = y + self._prev\nself._prev = y.clone()\nreturn y", "self._prev = None",
                                            side="m._prev"),

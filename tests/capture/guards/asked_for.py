@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections.abc
+import configparser
 import contextvars
 import ctypes
 import datetime
@@ -11,6 +12,7 @@ import decimal
 import enum
 import functools
 import gc
+import io
 import locale
 import logging
 import os
@@ -240,6 +242,12 @@ COMPARED: dict[str, Case] = {
         lambda net, x: net.lin(x) * (2 if net.value is net.second else 1) + net.value, lambda: torch.ones(8), of_net(lambda net: setattr(net, "second", net.value))),
 }  # fmt: skip
 
+def saved(tensor: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    return file.getvalue()
+
+
 #: Of what nobody can compare: the forward, what it has, and a word of the reason.
 REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], Any], str]] = {
     "whether a file is there": (lambda net, x: x * (2 if os.path.exists(net.value) else 1), lambda: "/nowhere", "files"),
@@ -251,6 +259,11 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], Any], 
     "what another process says": (lambda net, x: x * len(subprocess.check_output(["true"])), nothing, "files"),
     "the time": (lambda net, x: x * (1 if time.time() > 0 else 2), nothing, "the time"),
     "the time by a function that it has": (lambda net, x: x * (1 if net.value() > 0 else 2), lambda: time.perf_counter, "the time"),
+    "the time for a function of C's": (lambda net, x: x * next(iter(time.time, None)), nothing, "the time"),
+    "the time by a partial function": (lambda net, x: x * net.value(), lambda: functools.partial(time.time), "the time"),
+    "files for a function of C's": (lambda net, x: x * len(list(map(os.stat, [net.value]))), lambda: os.curdir, "files"),
+    "files for a library of Python's": (lambda net, x: x * (1 + len(configparser.ConfigParser().read(net.value))), lambda: "/nowhere", "files"),
+    "a file of tensors": (lambda net, x: x * torch.load(io.BytesIO(net.value)), lambda: saved(torch.ones(8)), "files"),
     "the date": (lambda net, x: x * (1 if datetime.datetime.now() > datetime.datetime(2000, 1, 1) else 2), nothing, "the time"),
     "random bytes of the system's": (lambda net, x: x * len(os.urandom(2)), nothing, "random"),
     "a random id": (lambda net, x: x * len(str(uuid.uuid4())), nothing, "random"),

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import os
+import pathlib
+import sys
+import threading
+import time
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import _prims_common, nn
 
 from sfast_core import CompileConfig, compile
 from sfast_core.capture import Trace, Untraceable
+from tests.capture.guards import computed_by_c
 from tests.capture.guards.asked_for import COMPARED, OF_INPUTS, REFUSED, made
 from tests.models import Forward
 from tests.tracing import guarded
@@ -50,9 +58,9 @@ def net_of(forward: Callable[[Any, torch.Tensor], Any], value: Any = None) -> An
     return net
 
 
-@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("name", [*COMPARED, *computed_by_c.COMPARED])
 def test_what_is_asked_again(name: str, patch: Patch, tmp_path: Path) -> None:
-    forward, first, change = COMPARED[name]
+    forward, first, change = (COMPARED | computed_by_c.COMPARED)[name]
     net = net_of(forward, first())
     before, found, guard = guarded(net, X)
     assert isinstance(found, Trace), found.reason
@@ -144,6 +152,51 @@ def _backend() -> types.ModuleType:
     made = types.ModuleType("a_backend")
     exec("import os\nfrom os.path import exists\ndef double(x): return x * 2\ndef load(path): return exists(path)", made.__dict__)
     return made
+
+
+def test_what_is_only_mentioned_is_no_reason() -> None:
+    """A branch that isn't taken, and functions in tables that the code goes through."""
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        if net.value["slow"]:
+            start = time.time()
+            print(os.path.exists("/nowhere"), pathlib.Path("/nowhere").exists(), time.time() - start, threading.enumerate(), gc.get_count())
+        chosen = [function for function in net.value["functions"] if function is torch.relu]
+        return chosen[0](net.lin(x))
+
+    net = net_of(forward, {"slow": False, "functions": [time.time, os.stat, _prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT, torch.relu]})
+    _, found, guard = guarded(net, X)
+    assert isinstance(found, Trace), found
+    assert guard.changed(net) is None
+    net.value["slow"] = True
+    assert guard.changed(net)
+
+
+ALONE: dict[str, Callable[[Any], Any]] = {
+    "whether the collector is on": lambda net: gc.isenabled(),
+    "who holds an object": lambda net: sys.getrefcount(net.value),
+    "likewise by its dictionary": lambda net: sys.getrefcount(net.__dict__["value"]),
+    "who holds a dict that was read": lambda net: (len(net.value.held), sys.getrefcount(net.value.held))[1],
+    "who refers to it weakly": lambda net: weakref.getweakrefcount(net.value),
+    "who refers to it": lambda net: len(gc.get_referrers(net.value)),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_the_recorded_call_is_told_what_it_is_told_without_us(name: str) -> None:
+    told: list[Any] = []
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        told.append((net.value.k, ALONE[name](net))[1])
+        return net.lin(x)
+
+    value: Any = types.SimpleNamespace(k=1, held={"a": 1})
+    net = net_of(forward, value)
+    with torch.no_grad():
+        net(X)
+        handle = compile(net, CompileConfig(allow_cpu=True))
+        handle(X), handle(X)
+    assert told[1:] == told[:1] * 2 and handle.engine.report.calls["eager"] == 1 and gc.isenabled()
 
 
 class Registry(nn.Module):

@@ -31,6 +31,10 @@ class Started:
         self.variables.append(dict(frame.f_locals))
 
 
+def nothing(function: Any, frame: FrameType) -> None:
+    """Nobody is to hear what is asked for."""
+
+
 def inner(x: int, *more: int, scale: int = 1, **others: int) -> int:
     return x * scale
 
@@ -73,7 +77,7 @@ def _nothing_else_stays() -> Any:
 @pytest.mark.parametrize("way", WAYS)
 def test_each_function_that_starts_is_told_with_its_arguments(way: Way) -> None:
     started = Started()
-    with way(started):
+    with way(started, nothing):
         outer(3)
     assert started.names == ["outer", "inner"]
     assert started.variables == [{"x": 3}, {"x": 3, "more": (5,), "scale": 2, "others": {"other": 3}}]
@@ -84,7 +88,7 @@ def test_each_function_that_starts_is_told_with_its_arguments(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_each_call_is_told(way: Way) -> None:
     started = Started()
-    with way(started):
+    with way(started, nothing):
         for step in range(3):
             inner(step)
     assert started.names == ["inner"] * 3
@@ -98,7 +102,7 @@ def test_what_is_closed_over_is_there(way: Way) -> None:
         return x * factor
 
     started = Started()
-    with way(started):
+    with way(started, nothing):
         closing(1)
     assert started.variables == [{"x": 1, "factor": 3}]
 
@@ -106,7 +110,7 @@ def test_what_is_closed_over_is_there(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_generator_is_told_when_it_starts(way: Way) -> None:
     started = Started()
-    with way(started):
+    with way(started, nothing):
         made = numbers()
         started.names.append("made")
         list(made)
@@ -117,7 +121,7 @@ def test_a_generator_is_told_when_it_starts(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_call_of_a_c_function_back_into_python_is_told(way: Way) -> None:
     started = Started()
-    with way(started):
+    with way(started, nothing):
         sorted([2, 1], key=inner)
         list(map(inner, [1]))
     assert started.names == ["inner"] * 3
@@ -126,7 +130,7 @@ def test_a_call_of_a_c_function_back_into_python_is_told(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_python_and_torch_have_is_not(way: Way) -> None:
     started = Started()
-    with way(started):
+    with way(started, nothing):
         json.loads(json.dumps({"a": [1, 2]}))
         threading.Event().is_set()
         inner(1)
@@ -136,7 +140,7 @@ def test_what_python_and_torch_have_is_not(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_pause(way: Way) -> None:
     started = Started()
-    with way(started) as watch:
+    with way(started, nothing) as watch:
         inner(1)
         watch.pause()
         outer(1)
@@ -148,11 +152,11 @@ def test_a_pause(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_pause_that_the_call_ends_in(way: Way) -> None:
     started = Started()
-    with pytest.raises(ValueError, match="it fails"), way(started) as watch:
+    with pytest.raises(ValueError, match="it fails"), way(started, nothing) as watch:
         watch.pause()
         failing()
     outer(1)
-    with way(started):
+    with way(started, nothing):
         outer(1)
     assert started.names == ["outer", "inner"]
 
@@ -160,7 +164,7 @@ def test_a_pause_that_the_call_ends_in(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_an_exception_ends_it(way: Way) -> None:
     started = Started()
-    with pytest.raises(ValueError, match="it fails"), way(started):
+    with pytest.raises(ValueError, match="it fails"), way(started, nothing):
         failing()
     outer(1)
     assert started.names == ["failing"]
@@ -176,7 +180,7 @@ def test_only_this_thread_is_watched(way: Way) -> None:
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
-    with way(started):
+    with way(started, nothing):
         go.set()
         thread.join()
         inner(1)
@@ -187,9 +191,9 @@ def test_only_this_thread_is_watched(way: Way) -> None:
 def test_one_within_another(way: Way) -> None:
     """The inner one is told what happens within it; the outer one at least what happens around."""
     first, second = Started(), Started()
-    with way(first):
+    with way(first, nothing):
         inner(1)
-        with way(second):
+        with way(second, nothing):
             outer(1)
         inner(2)
     assert second.names == ["outer", "inner"]
@@ -200,7 +204,7 @@ def test_one_within_another(way: Way) -> None:
 def test_again_and_again(way: Way) -> None:
     for _ in range(20):
         started = Started()
-        with way(started):
+        with way(started, nothing):
             outer(1)
         assert started.names == ["outer", "inner"]
 
@@ -216,7 +220,7 @@ def test_another_profiler_goes_on_behind_it(way: Way) -> None:
     sys.setprofile(profiler)
     try:
         started = Started()
-        with way(started):
+        with way(started, nothing):
             inner(1)
         assert started.names == ["inner"] and sys.getprofile() is profiler
         seen.clear()
@@ -234,7 +238,7 @@ def test_beside_cprofile() -> None:
     refused = False
     profile.enable()
     try:
-        with watched(started):
+        with watched(started, nothing):
             inner(1)
     except NotWatched:
         refused = True
@@ -251,7 +255,7 @@ def test_other_tools_keep_their_numbers() -> None:
     monitoring.use_tool_id(_IDS[0], "another")
     try:
         started = Started()
-        with watched(started):
+        with watched(started, nothing):
             outer(1)
             assert monitoring.get_tool(_IDS[0]) == "another" and monitoring.get_tool(_IDS[1]) == "fast_compile"
         assert started.names == ["outer", "inner"]
@@ -266,13 +270,13 @@ def test_no_number_is_left() -> None:
     for tool in free:
         monitoring.use_tool_id(tool, "another")
     try:
-        with pytest.raises(NotWatched, match="in use"), watched(Started()):
+        with pytest.raises(NotWatched, match="in use"), watched(Started(), nothing):
             raise AssertionError("it began")
     finally:
         for tool in free:
             monitoring.free_tool_id(tool)
     started = Started()
-    with watched(started):
+    with watched(started, nothing):
         inner(1)
     assert started.names == ["inner"]
 
@@ -294,14 +298,14 @@ def test_what_a_tool_of_the_same_number_had_forgotten_is_told() -> None:
 
     tool(lambda code, offset: monitoring.DISABLE)
     started = Started()
-    with watched(started):
+    with watched(started, nothing):
         outer(1)
         json.dumps({})
     assert started.names == ["outer", "inner"]
 
 
 def test_the_way_of_this_python() -> None:
-    with watched(Started()) as watch:
+    with watched(Started(), nothing) as watch:
         assert isinstance(watch, _Monitored if hasattr(sys, "monitoring") else _Profiled)
 
 

@@ -244,7 +244,7 @@ def test_what_python_and_pytorch_have_is_not_looked_into() -> None:
 def reads_of_call(net: nn.Module, *inputs: torch.Tensor) -> ReadSet:
     """What a call of ``net`` reads."""
     reads = ReadSet(net, net.forward, CodeCache())
-    with torch.no_grad(), watched(reads.started):
+    with torch.no_grad(), watched(reads.started, reads.asks):
         net(*inputs)
     reads.finish()
     return reads

@@ -19,7 +19,7 @@ _CFG = ("cfg", _REQUIRED, "FLOAT", 8.0)
 
 #: By id: the name that is shown, the inputs as (name, group, type, default), the outputs' types, and whether it ends a workflow.
 NODES: dict[str, tuple[str, list[tuple[str, str, str, Any]], list[str], bool]] = {
-    "ApplyFastCompile": ("Apply Fast Compile", [("model", _REQUIRED, "MODEL", None), *_SWITCHES], ["MODEL"], False),
+    "ApplyFastCompile": ("Apply Fast Compile", [("model", _REQUIRED, "MODEL", None), *_SWITCHES, ("quality", _OPTIONAL, "COMBO", "exact")], ["MODEL"], False),
     "ApplyFastCompileVAE": ("Apply Fast Compile (VAE)", [("vae", _REQUIRED, "VAE", None), *_SWITCHES], ["VAE"], False),
     "ApplyFastCompileCLIP": ("Apply Fast Compile (CLIP)", [("clip", _REQUIRED, "CLIP", None), *_SWITCHES], ["CLIP"], False),
     "ApplyFastCompileControlNet": (
@@ -36,6 +36,9 @@ NODES: dict[str, tuple[str, list[tuple[str, str, str, Any]], list[str], bool]] =
             ("adopt_weights", _REQUIRED, "BOOLEAN", True),
             ("measure_impls", _REQUIRED, "BOOLEAN", True),
             ("disabled_rewrites", _REQUIRED, "STRING", ""),
+            ("quality_budget", _OPTIONAL, "FLOAT", 0.0),
+            ("quality_layers", _OPTIONAL, "STRING", ""),
+            ("quality_parts", _OPTIONAL, "STRING", ""),
         ],
         ["FAST_COMPILE_SETTINGS"],
         False,

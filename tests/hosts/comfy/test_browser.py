@@ -178,7 +178,7 @@ def test_a_saved_workflow_stays_as_it_was(editor: Editor) -> None:
     assert editor.page.evaluate(f"() => ({node})(window.app.graph.serialize().nodes).widgets_values") == [True, True]
     inputs = editor.page.evaluate("async () => Object.values((await window.app.graphToPrompt()).output).map((each) => [each.class_type, each.inputs])")
     (ours,) = [values for kind, values in inputs if kind == "ApplyFastCompile"]
-    assert set(ours) == {"model", "enabled", "cuda_graphs"}
+    assert set(ours) == {"model", "enabled", "cuda_graphs", "quality"}
 
 
 def test_every_node_has_one(editor: Editor) -> None:

@@ -25,6 +25,8 @@ from sfast_core.report import ModuleReport, Report
         (({"enabled": True, "cuda_graphs": False}, True), Arguments(True, False)),
         (({},), Arguments(False, True)),
         ((None, None), Arguments(False, True)),
+        ((True, True, True, True, "fast"), Arguments(True, quality="fast")),
+        (({"enabled": True, "quality": "near-exact"},), Arguments(True, quality="near-exact")),
     ],
 )
 def test_arguments(values: tuple[Any, ...], expected: Arguments) -> None:
@@ -33,7 +35,14 @@ def test_arguments(values: tuple[Any, ...], expected: Arguments) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"), [(({"fast": True},), "no argument 'fast'"), (("yes",), "enabled is 'yes'"), ((1,), "enabled is 1")]
+    ("values", "words"),
+    [
+        (({"fast": True},), "no argument 'fast'"),
+        (("yes",), "enabled is 'yes'"),
+        ((1,), "enabled is 1"),
+        (({"quality": True},), "quality is True, needs exact, near-exact, fast"),
+        (({"quality": "faster"},), "quality is 'faster', needs exact"),
+    ],
 )
 def test_wrong_arguments(values: tuple[Any, ...], words: str) -> None:
     """Named in the message."""
@@ -46,7 +55,7 @@ def test_wrong_arguments_are_answered(caplog: pytest.LogCaptureFixture) -> None:
     p = SimpleNamespace(extra_generation_params={})
     for _ in range(3):
         assert given(p, ({"enable": True},)) == Arguments()
-    words = "there is no argument 'enable'; there are enabled, cuda_graphs, vae, text_encoder"
+    words = "there is no argument 'enable'; there are enabled, cuda_graphs, vae, text_encoder, quality"
     assert p.extra_generation_params == {"Fast Compile error": words}
     assert [record.message for record in caplog.records] == [f"Fast Compile: this picture is made as before: {words}"]
     right = SimpleNamespace(extra_generation_params={})

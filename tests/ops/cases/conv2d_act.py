@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,9 @@ ACTS = ("none", "silu", "gelu", "gelu_tanh", "relu")
 
 
 def _make(
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, ...],
     out: int,
-    kernel: int | tuple[int, int] = 3,
+    kernel: int | tuple[int, ...] = 3,
     *,
     bias: bool = True,
     residual: str | None = None,
@@ -29,16 +30,16 @@ def _make(
     **geometry: Any,
 ) -> Make:
     """``residual``: None, or its layout, "channels_last" or "contiguous"."""
-    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+    taps = (kernel,) * (len(shape) - 2) if isinstance(kernel, int) else kernel
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         inputs = shape[1] // groups
         x = data.normal(*shape, channels_last=channels_last)
-        weight = data.normal(out, inputs, height, width, std=(inputs * height * width) ** -0.5, channels_last=channels_last)
-        arguments = {"groups": groups, "act": act, "padding": height // 2, **geometry}
+        weight = data.normal(out, inputs, *taps, std=(inputs * math.prod(taps)) ** -0.5, channels_last=channels_last)
+        arguments = {"groups": groups, "act": act, "padding": taps[0] // 2, **geometry}
         if residual is not None:
-            size = torch.nn.functional.conv2d(
+            size = (torch.nn.functional.conv3d if len(shape) == 5 else torch.nn.functional.conv2d)(
                 x.to("meta"),
                 weight.to("meta"),
                 None,
@@ -85,6 +86,9 @@ CASES = [
     Case("split-3x3-stride-2", _make((3, 128, 7, 8), 16, stride=2)),
     Case("split-3x5-stride-2-1-padding-0-2", _make((2, 64, 8, 6), 16, (3, 5), stride=(2, 1), padding=(0, 2), bias=False)),
     Case("one-pixel", _make((2, 16, 1, 1), 24, residual="channels_last")),
+    Case("video", _make((1, 16, 4, 5, 6), 24, padding=(0, 1, 1), residual="channels_last", act="silu")),
+    Case("video-all-stride-2", _make((2, 8, 3, 5, 6), 16, (3, 1, 3), stride=(1, 2, 2), padding=(1, 0, 1), channel_rows=2, residual="contiguous")),
+    Case("video-contiguous", _make((1, 8, 3, 4, 5), 8, channels_last=False)),
     Case("empty", _make((0, 16, 9, 7), 24, act="silu")),
 ]
 
@@ -110,6 +114,8 @@ GPU_CASES = [
     Case("conv-out", _make((2, 320, 128, 128), 4)),
     Case("conv-out-one-pixel", _make((1, 320, 1, 1), 4)),
     Case("conv-out-odd", _make((3, 320, 77, 35), 5)),
+    *(Case(f"video-1x{c}x{t}x{h}-{o}{'-residual' * r}", _make((1, c, t, h, w), o, padding=(0, 1, 1), residual="channels_last" if r else None))
+      for c, o, t, h, w in ((96, 96, 6, 480, 832), (192, 192, 6, 240, 416), (384, 384, 4, 120, 208)) for r in (0, 1)),
     Case("vae-conv-out", _make((1, 128, 1024, 1024), 3)),
     Case("downsample", _make((2, 640, 64, 64), 640, stride=2)),
     Case("past-2-31-elements", _make((1, 8, 8192, 4104), 64, 1, residual="channels_last", act="silu"), slow=True),

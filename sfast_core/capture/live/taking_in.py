@@ -1,0 +1,102 @@
+"""Records what a function of others does as the model's own: no node of its own, and what it reads is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...reasons import RANDOM
+from ..errors import CaptureError
+from ..guards import Pausing, Unwatched
+from .options import Foreign
+from .recording import LiveRecording
+from .surroundings import tensors_in
+from .taken_in import in_words
+
+if TYPE_CHECKING:
+    from ..guards import ReadSet
+
+
+class TakingIn(LiveRecording):
+    """Live calls, and calls of such functions.
+
+    Attributes:
+        read_set: collects what the call reads.
+        blamed: the function within which the recording was given up, or None.
+    """
+
+    _leaf: list[str] | None
+    raised: int | None
+    watch: Pausing
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.read_set: ReadSet | None = None
+        self.blamed: Foreign | None = None
+        self._at_work: list[Foreign] = []
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """Record, and don't watch what the code reads: a host's own, whose way to a weight is asked for at each call."""
+        watch, self.watch = self.watch, Unwatched()
+        watch.pause()
+        try:
+            yield
+        finally:
+            self.watch = watch
+            watch.resume()
+
+    @property
+    def at_work_in(self) -> Any:
+        """The kind of the function that is at work, or None."""
+        return self._at_work[-1].kind if self._at_work else None
+
+    def blame(self) -> None:
+        """The recording is given up: because of the function that is at work, where there is one."""
+        self.blamed = self._at_work[-1] if self._at_work else None
+
+    def call_taken_in(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function of others returns, recorded with the model's own code.
+
+        Where it looks at an option that its trace can't have, it is run again, live, on what it was handed at first.
+        """
+        around, kind = foreign.around, foreign.kind
+        if self.failure is not None or self._leaf is not None or self.read_set is None or around.taken_in is None:
+            return self.call_live(foreign, args, kwargs)
+        given = tensors_in((args, kwargs))
+        with self.paused():
+            kept = [tensor.detach().clone() for tensor in given]
+        outer, around.touched = around.touched, None
+        self._at_work.append(foreign)
+        around.inside_kinds[kind] = foreign.name
+        try:
+            with self.read_set.within_others(around.taken_in.there, in_words(foreign.path), kind):
+                result = foreign.function(*args, **kwargs)
+        except Exception as error:
+            if not isinstance(error, CaptureError) or around.touched is None:
+                if id(error) == self.raised:  # perhaps only because it was recorded
+                    self.blamed = foreign
+                raise
+        finally:
+            self._at_work.pop()
+            touched, around.touched = around.touched, outer
+        if touched is not None:
+            with self.paused():
+                for tensor, before in zip(given, kept, strict=True):
+                    tensor.copy_(before)
+            return self.call_live(foreign, args, kwargs)
+        if self.failure is None and self._drew():
+            self.refuse(RANDOM())
+            self.blamed = foreign
+        return result
+
+    def _drew(self) -> bool:
+        """Whether random numbers were drawn since this was asked last, or the call began."""
+        if self.random is None:
+            return False
+        with self.paused():
+            drew = self.random.moved() or self.random.foreign_moved()
+            if drew:
+                self.random.renew()
+        return drew

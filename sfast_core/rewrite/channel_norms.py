@@ -1,0 +1,141 @@
+"""RMSNorms over the channels of videos and images as their autoencoders spell them, with the modulation and the activation behind them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from ..capture.calls import function_name
+from .graph import alike, calls, insert, named, shape, sole_user, value
+from .rms_norms import default_eps
+
+
+@dataclass(frozen=True)
+class ChannelNorm:
+    """``act(n * factor + shift)``, n the RMSNorm of x over its channels times ``weight``, or x itself."""
+
+    last: Node  #: whose result it is
+    x: Node
+    eps: float | None = None
+    weight: Node | None = None
+    factor: Node | None = None
+    shift: Node | None = None
+    act: str = "none"
+
+
+def channel_norm_of(node: Node) -> ChannelNorm | None:
+    """The norm that begins with this node: ``F.normalize`` over the channels and a factor, or a quotient with the root of a mean square."""
+    found = _normalised(node) or _divided(node) or _turned(node)
+    return None if found is None else _activated(_modulated(found))
+
+
+def _normalised(node: Node) -> ChannelNorm | None:
+    """``F.normalize(x, dim=1) * sqrt(C)``: nothing is as small as the eps below which it divides by that instead."""
+    if function_name(node.target) != "normalize" or not node.args or len(node.args) > 1 or not isinstance(node.args[0], Node):
+        return None
+    given = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None, **node.kwargs}
+    x = node.args[0]
+    if given["p"] != 2 or given["dim"] != 1 or given["out"] is not None or value(x).dim() not in (4, 5) or value(x).dtype not in _DTYPES:
+        return None
+    scaled, channels = sole_user(node), shape(x)[1]
+    if not calls(scaled, torch.mul) or type(scaled.args[1]) not in (int, float) or not math.isclose(scaled.args[1], math.sqrt(channels), rel_tol=1e-6):  # type: ignore[arg-type]
+        return None
+    return ChannelNorm(scaled, x, given["eps"] ** 2 / channels)
+
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _divided(node: Node) -> ChannelNorm | None:
+    """``x / sqrt(mean(x ** 2, 1, keepdim=True) + eps)``."""
+    if not calls(node, torch.div) or len(node.args) != 2 or not isinstance(node.args[0], Node) or not alike(node.args[0], node):
+        return None
+    x: Any = node.args[0]
+    root: Any = node.args[1]
+    if not isinstance(root, Node) or function_name(root.target) != "sqrt" or sole_user(root) is not node or value(x).dim() not in (4, 5):
+        return None
+    total: Any = root.args[0]
+    if value(x).dtype not in _DTYPES or not calls(total, torch.add) or type(total.args[1]) is not float or sole_user(total) is not root:
+        return None
+    mean: Any = total.args[0]
+    if not isinstance(mean, Node) or function_name(mean.target) != "mean" or sole_user(mean) is not total or len(mean.args) > 3:
+        return None
+    given = dict(zip(("x", "dim", "keepdim"), mean.args, strict=False)) | mean.kwargs
+    squares: Any = given.pop("x", None)
+    if given not in ({"dim": 1, "keepdim": True}, {"dim": [1], "keepdim": True}, {"dim": (1,), "keepdim": True}):
+        return None
+    if not isinstance(squares, Node) or squares.kwargs or sole_user(squares) is not mean or not alike(squares, x):
+        return None
+    name, args = function_name(squares.target), squares.args
+    is_square = (name in ("pow", "__pow__") and args[1:] == (2,)) or name == "square" or (calls(squares, torch.mul) and args[0] is args[1])
+    return ChannelNorm(node, x, total.args[1]) if is_square and args[0] is x else None  # type: ignore[union-attr]
+
+
+def _turned(node: Node) -> ChannelNorm | None:
+    """``F.rms_norm`` of a video whose channels were moved behind all else for it, and are moved back."""
+    if not calls(node, F.rms_norm) or not calls(node.args[0], torch.permute):
+        return None
+    call = named(node)
+    turned: Any = call.input
+    back, rank = sole_user(node), value(node).dim()
+    behind, between = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+    if rank not in (4, 5) or not calls(back, torch.permute) or value(node).dtype not in _DTYPES or tuple(call.normalized_shape) != shape(node)[-1:]:
+        return None
+    if any(tuple(dim % rank for dim in named(each).dims) != dims for each, dims in ((turned, behind), (back, between))):
+        return None
+    eps = default_eps(value(node).dtype, node.meta["device"]) if call.eps is None else call.eps
+    return ChannelNorm(back, turned.args[0], eps, call.weight)  # type: ignore[arg-type]
+
+
+def _modulated(norm: ChannelNorm) -> ChannelNorm:
+    """With the vectors behind it that nobody else's reading hinders."""
+    while True:
+        user = sole_user(norm.last)
+        if not calls(user, torch.mul, torch.add) or len(user.args) != 2 or not alike(user, norm.last):
+            return norm
+        other = next((arg for arg in user.args if arg is not norm.last), None)
+        if calls(user, torch.add) and type(other) in (int, float) and other == 0:
+            norm = replace(norm, last=user)
+            continue
+        vector = _vector(other, norm.last)
+        if vector is None:
+            return norm
+        if calls(user, torch.add):
+            if norm.shift is not None:
+                return norm
+            norm = replace(norm, last=user, shift=vector)
+        elif norm.shift is not None or norm.factor is not None:
+            return norm
+        elif norm.weight is None and value(vector).numel() == shape(norm.x)[1]:
+            norm = replace(norm, last=user, weight=vector)
+        else:
+            norm = replace(norm, last=user, factor=vector)
+
+
+def _vector(other: Any, x: Node) -> Node | None:
+    """A node that has one value for each channel, [B or 1, C, 1, ...] or [C, 1, ...]."""
+    if not isinstance(other, Node) or not isinstance(other.meta.get("val"), torch.Tensor) or not value(other).is_floating_point():
+        return None
+    sizes, full = shape(other), shape(x)
+    spread = len(full) - 2
+    if sizes[-spread:] != (1,) * spread or sizes[:-spread] not in {(full[1],), (1, full[1]), (full[0], full[1])}:
+        return None
+    return other
+
+
+def _activated(norm: ChannelNorm) -> ChannelNorm:
+    user = sole_user(norm.last)
+    return replace(norm, last=user, act="silu") if calls(user, F.silu) else norm
+
+
+def vectors(norm: ChannelNorm, before: Node) -> tuple[Node | None, Node | None, Node | None]:
+    """Its weight, factor and shift as an op takes them: [C], and [B or 1, C]."""
+    channels = shape(norm.x)[1]
+    weight = None if norm.weight is None else insert(before, torch.reshape, norm.weight, (channels,))
+    rows = [None if each is None else insert(before, torch.reshape, each, (value(each).numel() // channels, channels)) for each in (norm.factor, norm.shift)]
+    return weight, rows[0], rows[1]

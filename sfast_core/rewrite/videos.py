@@ -1,0 +1,109 @@
+"""Videos, [B, C, T, H, W], whose channels lie innermost: which graphs have them, how they are seen as images, and what takes some of their frames.
+
+Where a model convolves over the space of videos (their autoencoders do), all its videos lie so from the first convolution on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ..capture.calls import function_name
+from ..capture.functional import element
+from .graph import calls, calls_of, insert, insert_as, named, shape, value
+
+_FEWEST = 2  #: such convolutions: a model of one alone takes a video apart, and goes on with tokens
+_ALL = slice(None)
+
+
+def has_videos(graph: Graph) -> bool:
+    """Whether videos are convolved over space, with or without time; what cuts them into patches isn't meant."""
+    return sum(map(_is_of_videos, calls_of(graph, F.conv3d))) >= _FEWEST
+
+
+def _is_of_videos(node: Node) -> bool:
+    call = named(node)
+    if value(node).dim() != 5 or not isinstance(call.weight, Node):
+        return False
+    taps, stride = shape(call.weight)[2:], call.stride if isinstance(call.stride, (tuple, list)) else (call.stride,) * 3
+    return max(taps[1:]) > 1 and tuple(stride) != taps
+
+
+def is_video(node: Any) -> bool:
+    """Whether a node is a tensor of five dimensions."""
+    val = node.meta.get("val") if isinstance(node, Node) else None
+    return isinstance(val, torch.Tensor) and val.dim() == 5
+
+
+def as_rows(video: Node, before: Node) -> Node:
+    """A video as images whose rows are its frames, [B, C, T, H * W]."""
+    batch, channels, frames, height, width = shape(video)
+    return _seen(video, before, (batch, channels, frames, height * width))
+
+
+def as_frames(video: Node, before: Node) -> Node:
+    """A video as its frames, [B * T, C, H, W]."""
+    batch, channels, frames, height, width = shape(video)
+    return _seen(insert(before, torch.permute, video, (0, 2, 1, 3, 4)), before, (batch * frames, channels, height, width))
+
+
+def from_frames(images: Node, before: Node, batch: int) -> Node:
+    """Frames as the video again."""
+    count, channels, height, width = shape(images)
+    return insert(before, torch.permute, _seen(images, before, (batch, count // batch, channels, height, width)), (0, 2, 1, 3, 4))
+
+
+def _seen(x: Node, before: Node, size: tuple[int, ...]) -> Node:
+    return insert_as(before, value(x).new_empty(size), torch.reshape, x, size)
+
+
+def frames_of(node: Any) -> tuple[Node, int, int] | None:
+    """The video that a node takes some of the frames of, the first of them, and which comes behind the last."""
+    if not isinstance(node, Node) or node.kwargs or len(node.args) != 2 or not is_video(node):
+        return None
+    if calls(node, element):
+        return _part_of(node)
+    video, index = node.args
+    if not is_video(video):
+        return None
+    if function_name(node.target) not in ("__getitem__", "getitem") or not isinstance(index, tuple) or len(index) < 3:
+        return None
+    if any(item != _ALL for item in (*index[:2], *index[3:])) or not isinstance(index[2], slice) or index[2].step not in (None, 1):
+        return None
+    if any(isinstance(end, Node) for end in (index[2].start, index[2].stop)):
+        return None
+    start, stop, _ = index[2].indices(shape(video)[2])  # type: ignore[arg-type]
+    return video, start, stop  # type: ignore[return-value]
+
+
+def _part_of(node: Node) -> tuple[Node, int, int] | None:
+    """The same of one of the parts that a video is split into."""
+    split, index = node.args
+    if not isinstance(split, Node) or function_name(split.target) not in ("split", "split_with_sizes"):
+        return None
+    given = dict(zip(("video", "sizes", "dim"), split.args, strict=False)) | split.kwargs
+    sizes = given.pop("sizes", None) or given.pop("split_size_or_sections", None) or given.pop("split_size", None)
+    if not isinstance(sizes, (tuple, list)) or any(type(size) is not int for size in sizes) or given.get("dim") not in (2, -3) or not is_video(given.get("video")):
+        return None
+    start = sum(sizes[:index])  # type: ignore[misc]
+    return given["video"], start, start + sizes[index]  # type: ignore[index]
+
+
+def repeated_frame(node: Any) -> tuple[Node, int, int] | None:
+    """The video one frame of which a node is several times, which one, and how often."""
+    if not isinstance(node, Node):
+        return None
+    name, times = function_name(node.target), 1
+    if name in ("repeat", "expand") and not node.kwargs:
+        sizes = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], (tuple, list)) else node.args[1:]
+        if len(sizes) != 5 or any(isinstance(size, Node) for size in sizes) or not is_video(node.args[0]) or shape(node.args[0])[2] != 1:  # type: ignore[arg-type]
+            return None
+        times = shape(node)[2]
+        if shape(node) != (*shape(node.args[0])[:2], times, *shape(node.args[0])[3:]):  # type: ignore[arg-type]
+            return None
+        node = node.args[0]
+    found = frames_of(node)
+    return (found[0], found[1], times) if found is not None and found[2] - found[1] == 1 else None

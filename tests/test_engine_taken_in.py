@@ -1,0 +1,364 @@
+"""Functions of others that are recorded with a model's own code: what they read is watched, and what no record can hold runs live."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfast_core.capture.compared import only_compared
+from tests.taken_in import Host, Make
+
+
+def free_u(strength: float = 1.3) -> dict[str, Any]:
+    """As FreeU: half of the channels are scaled by their mean, in place, and the skip's low frequencies."""
+    scales, on_cpu = {4: (strength, 0.4)}, dict[Any, bool]()
+
+    def fourier(x: torch.Tensor, scale: float) -> torch.Tensor:
+        found = torch.fft.fftshift(torch.fft.fftn(x.float(), dim=(-2, -1)), dim=(-2, -1))
+        mask = torch.ones(found.shape, device=x.device)
+        rows, columns = found.shape[-2] // 2, found.shape[-1] // 2
+        mask[..., rows - 1 : rows + 1, columns - 1 : columns + 1] = scale
+        found = torch.fft.ifftshift(found * mask, dim=(-2, -1))
+        return torch.fft.ifftn(found, dim=(-2, -1)).real.to(x.dtype)
+
+    def patch(h: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+        scale = scales.get(int(h.shape[1]))
+        if scale is not None:
+            mean = h.mean(1).unsqueeze(1)
+            most, _ = torch.max(mean.view(mean.shape[0], -1), dim=-1, keepdim=True)
+            h[:, : h.shape[1] // 2] = h[:, : h.shape[1] // 2] * ((scale[0] - 1) * mean / most.view(-1, 1, 1, 1) + 1)
+            if skip.device not in on_cpu:
+                try:
+                    skip = fourier(skip, scale[1])
+                except Exception:
+                    on_cpu[skip.device] = True
+        return h, skip
+
+    return {"patches": {"output": [patch]}}
+
+
+def perturbed(block: int = 1) -> dict[str, Any]:
+    """As guidance by perturbed attention."""
+    return {"patches_replace": {"attn": {block: lambda q, k, v, options: v}}}
+
+
+def skipped(block: int = 1) -> dict[str, Any]:
+    """As guidance by skipped layers, of both kinds."""
+    return {"patches_replace": {"attn": {0: lambda q, k, v, options: torch.zeros_like(q)}, "dit": {block: lambda args, extra: args}}}
+
+
+def regional(mask: torch.Tensor) -> dict[str, Any]:
+    """As differential and regional masks: what the mask is for gets other values, by the prompts that the call is for."""
+
+    def patch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        count = len(options["cond_or_uncond"])
+        return q * 1.1, k, torch.cat([part * (1 + number * mask) for number, part in zip(options["cond_or_uncond"], v.chunk(count), strict=True)])
+
+    return {"patches": {"attn": [patch]}}
+
+
+class ImagePrompt:
+    """As an IP-Adapter: attention to a picture's tokens by projections of its own, within a range of steps."""
+
+    def __init__(self, image: torch.Tensor, weight: float = 0.5, start: float = 1e9, end: float = 0.0) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.to_k, self.to_v = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        for layer in (self.to_k, self.to_v):
+            layer.weight = nn.Parameter(torch.randn(8, 8, generator=generator), requires_grad=False)
+        self.callback, self.kwargs = [self.attend], [{"image": image, "weight": weight, "start": start, "end": end}]
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        out = F.scaled_dot_product_attention(q, k, v)
+        sigma = options["sigmas"].detach().cpu()[0].item() if "sigmas" in options else 1e9
+        for index, callback in enumerate(self.callback):
+            if sigma <= self.kwargs[index]["start"] and sigma >= self.kwargs[index]["end"]:
+                out = out + callback(q, options, **self.kwargs[index])
+        return out
+
+    def attend(self, q: torch.Tensor, options: dict[str, Any], image: torch.Tensor, weight: float, **more: Any) -> torch.Tensor:
+        k, v = (torch.cat([layer(image) * (1 - number) for number in options["cond_or_uncond"]]) for layer in (self.to_k, self.to_v))
+        return F.scaled_dot_product_attention(q, k, v) * weight
+
+
+def image_prompt(seed: int = 1, **more: Any) -> dict[str, Any]:
+    """One in all blocks."""
+    image = torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(seed))
+    return {"patches_replace": {"attn": {block: ImagePrompt(image, **more) for block in range(2)}}}
+
+
+def _settings(make: Callable[[Any], dict[str, Any]], values: list[Any]) -> Make:
+    """Functions made for each of the values, three steps with each; off where that is None."""
+
+    def started() -> Callable[[int], dict[str, Any]]:
+        made = {index: make(value) for index, value in enumerate(dict.fromkeys(values)) if value is not None}
+        order = [list(dict.fromkeys(values)).index(value) for value in values]
+        return lambda step: made.get(order[step // 3], {})
+
+    return started
+
+
+def _with(make: Callable[..., dict[str, Any]], *settings: Any) -> Make:
+    """The same functions at each step."""
+
+    def started() -> Callable[[int], dict[str, Any]]:
+        made = make(*settings)
+        return lambda step: made
+
+    return started
+
+
+MASKS = [torch.linspace(0, 1, 4).view(1, 4, 1), torch.linspace(1, 0, 4).view(1, 4, 1)]
+KINDS = {
+    "free_u": (free_u, [1.3, 1.7, None, 1.3]),
+    "perturbed": (perturbed, [0, 1, None, 0]),
+    "skipped": (skipped, [0, 1, None, 0]),
+    "regional": (lambda index: regional(MASKS[index]), [0, 1, None, 0]),
+    "image_prompt": (image_prompt, [1, 2, None, 1]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_recorded_with_the_model_and_a_change_shows(kind: str) -> None:
+    """On, with another setting, off, and on again; then another size."""
+    host, (make, values) = Host(), KINDS[kind]
+    samplings = lambda step: host.engine.taken_in.begin_sampling() or {} if step % 3 == 0 else {}  # noqa: E731
+    found = host.check(_settings(make, values), 12, samplings)
+    traced = 4 if kind in ("regional", "image_prompt") else 3  # a trace that holds tensors goes when others take their place
+    assert found == {"traced": traced, "fused": 12 - traced}, (found, host.engine.report.reasons)
+    assert not any(signature.live for signature in host.engine.report.signatures)
+    if kind != "regional":  # whose masks are of one size
+        assert host.check(_settings(make, values), 3, tokens=6) == {"traced": 1, "fused": 2}
+
+
+def test_the_same_function_made_anew_is_no_new_trace() -> None:
+    """A node that is executed again with the same settings."""
+    host = Host()
+    for _ in range(3):
+        host.check(_with(free_u), 2)
+    assert host.engine.report.calls == {"traced": 1, "fused": 5}
+
+
+def test_a_range_of_steps_has_a_trace_before_within_and_behind_it() -> None:
+    """Each of them once, whatever number of samplings; with a second range there are more ways than pay."""
+    host, made = Host(), image_prompt(start=18.5, end=14.5)
+    for traced in (3, 0):
+        found = host.check(lambda: lambda step: made, 8)
+        assert found.get("traced", 0) == traced and found["fused"] == 8 - traced and host.last == (1, 0), found
+    both, (other, *_) = image_prompt(start=18.5, end=14.5), image_prompt(start=16.5, end=15.5)["patches_replace"]["attn"].values()
+    for prompt in both["patches_replace"]["attn"].values():
+        prompt.callback += other.callback
+        prompt.kwargs += other.kwargs
+    found = Host().check(lambda: lambda step: both, 16, tokens=6)
+    assert found["traced"] == 4 and found["eager"] == 1, found
+
+
+def test_what_changes_from_step_to_step_goes_back_to_running_live() -> None:
+    """Scheduled weights: two more traces, and one eager call."""
+    host = Host()
+    found = host.check(lambda: lambda step: {"patches": {"attn": [lambda q, k, v, options: (q * (1 + step), k, v)]}}, 12)
+    assert found == {"traced": 3, "eager": 1, "fused": 8} and host.last == (0, 2), found
+
+
+def test_what_the_user_changes_between_samplings_does_not() -> None:
+    host = Host()
+    for strength in (1.1, 1.2, 1.3, 1.4, 1.5):
+        host.engine.taken_in.begin_sampling()
+        assert host.check(_with(free_u, strength), 3) == {"traced": 1, "fused": 2}
+    assert host.last == (1, 0)
+
+
+def test_an_option_that_is_another_at_each_step() -> None:
+    """It is named by the function's code, and then by nothing."""
+
+    def named(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        return q * (1 + options["their_step"]), k, v
+
+    def computed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        q.mul_(2)
+        try:
+            factor = options["_".join(["their", "step"])] + 1
+        except Exception:
+            factor = 100
+        return q * factor, k, v
+
+    for patch in (named, computed):
+        host = Host()
+        found = host.check(lambda: lambda step: {"patches": {"attn": [patch]}, "their_step": step}, 9)  # noqa: B023
+        assert found["traced"] <= 3 and found.get("eager", 0) <= 1 and host.last == (0, 2), found
+
+
+def test_the_prompts_that_a_call_is_for_steer_it() -> None:
+    host = Host()
+    found = host.check(_with(regional, MASKS[0]), 9, lambda step: {"cond_or_uncond": [[0], [1, 0], [1]][step % 3]})
+    assert found == {"traced": 3, "fused": 6} and host.last == (1, 0)
+
+
+def _counting() -> dict[str, Any]:
+    state = {"calls": 0}
+
+    def patch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        state["calls"] += 1
+        return q * state["calls"], k, v
+
+    return {"patches": {"attn": [patch]}}
+
+
+def _with_attribute() -> dict[str, Any]:
+    class Patch:
+        calls = 0
+
+        def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            self.calls += 1
+            return q * self.calls, k, v
+
+    return {"patches": {"attn": [Patch()]}}
+
+
+def _iterating() -> dict[str, Any]:
+    steps = itertools.count(1)
+    return {"patches": {"attn": [lambda q, k, v, options: (q * next(steps), k, v)]}}
+
+
+def _keeping() -> dict[str, Any]:
+    kept: list[torch.Tensor] = []
+
+    def patch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        kept.append(q)
+        return q + sum(each.mean() for each in kept[-4:]), k, v
+
+    return {"patches": {"attn": [patch]}}
+
+
+def _drawing() -> dict[str, Any]:
+    return {"patches": {"attn": [lambda q, k, v, options: (q + torch.randn_like(q), k, v)]}}
+
+
+def _reading() -> dict[str, Any]:
+    return {"patches": {"attn": [lambda q, k, v, options: (q * options["sigmas"][0].item(), k, v)]}}
+
+
+def _deciding() -> dict[str, Any]:
+    return {"patches": {"attn": [lambda q, k, v, options: (q * 2 if float(q.mean()) > 0 else q, k, v)]}}
+
+
+@pytest.mark.parametrize("make", [_counting, _with_attribute, _iterating, _keeping, _drawing, _reading, _deciding])
+def test_what_no_record_can_hold_runs_live(make: Callable[[], dict[str, Any]]) -> None:
+    """Each of its calls once, from the first on; beside one that is recorded with the model."""
+    host = Host()
+
+    def both() -> Callable[[int], dict[str, Any]]:
+        state = make()
+        patches = {"patches": {**state["patches"], **free_u()["patches"]}}
+        return lambda step: patches
+
+    found = host.check(both, 7)
+    assert found["traced"] == 1 and found.get("eager", 0) <= 2 and host.last == (1, 2), (found, host.engine.report.text())
+
+
+def test_maps_that_it_keeps_are_kept_at_each_call() -> None:
+    kept: list[list[torch.Tensor]] = []
+
+    def make() -> Callable[[int], dict[str, Any]]:
+        own: list[torch.Tensor] = []
+        kept.append(own)
+
+        def patch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            own.append(q * 2)
+            return q, k, v
+
+        return lambda step: {"patches": {"attn": [patch]}}
+
+    host = Host()
+    host.check(make, 5)
+    torch.testing.assert_close(kept[0], kept[1], rtol=1e-4, atol=1e-5)
+    assert len(kept[0]) == 10 and host.last == (1, 0)
+
+
+def test_tensors_that_it_reads_in_place_and_anew() -> None:
+    host, tensors = Host(), [torch.ones(8), torch.ones(8)]
+
+    def make() -> Callable[[int], dict[str, Any]]:
+        number = len(made)
+        made.append(number)
+
+        def patch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            return q * tensors[number], k, v
+
+        def step_(step: int) -> dict[str, Any]:
+            if step == 3:
+                tensors[number].mul_(3)
+            if step == 6:
+                tensors[number] = torch.full((8,), 5.0)
+            return {"patches": {"attn": [patch]}}
+
+        return step_
+
+    made: list[int] = []
+    assert host.check(make, 9) == {"traced": 2, "fused": 7}
+
+
+def test_what_it_holds_goes_when_it_was_not_used_for_a_while() -> None:
+    host, image = Host(), torch.randn(1, 3, 8)
+    options = {"patches_replace": {"attn": {0: ImagePrompt(image)}}}
+    alive = weakref.ref(image)
+    del image
+    for _ in range(2):
+        host(torch.randn(2, 4, 8), {"cond_or_uncond": [0, 1], "sigmas": torch.ones(2), **options})
+    del options
+    (on,) = host.engine.devices
+    for there in (True, False):
+        host.engine.taken_in.begin_sampling()
+        host(torch.randn(2, 4, 8), {})
+        on.let_go(host.net, host.engine.taken_in.sampling)
+        gc.collect()
+        assert (alive() is not None) is there
+
+
+def test_the_report_names_it() -> None:
+    host = Host()
+    host.check(_with(free_u), 2)
+    assert "recorded with the model's code: free_u (patches output 0)" in host.engine.report.text()
+
+
+def test_which_numbers_are_only_compared() -> None:
+    found = []
+
+    class Reads:
+        def item(self) -> float:
+            import sys
+
+            frame = sys._getframe(1)
+            found.append(only_compared(frame.f_code, frame.f_lasti))
+            return 5.0
+
+    def ranged(x: Any, table: list[dict[str, float]]) -> bool:
+        value = x.item() if table else 0.0
+        return any([True for _ in ()]) or (value <= table[0]["start"] and value >= table[0]["end"])
+
+    def at_once(x: Any) -> bool:
+        return bool(x.item() > 3)
+
+    def computed(x: Any) -> bool:
+        value = x.item()
+        return bool(value * 2 > 3)
+
+    def closed_over(x: Any) -> Any:
+        value = x.item()
+        return lambda: value > 3
+
+    def handed(x: Any) -> Any:
+        value = x.item()
+        return abs(value) if value > 3 else 0
+
+    ranged(Reads(), [{"start": 1.0, "end": 0.0}])
+    for function in (at_once, computed, closed_over, handed):
+        function(Reads())
+    assert found == [True, True, False, False, False]
