@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -78,6 +78,14 @@ FAMILIES = {
 }
 
 
+FAMILIES["Z-Image turbo, 4 + 4 blocks"] = replace(FAMILIES["Z-Image, 4 + 4 blocks"], cfg=1.0)  # one call of the model a step
+
+
+def shapes_of(family: Family) -> dict[str, torch.Tensor]:
+    """A state dict of the diffusion model whose tensors have no values."""
+    return dict(_model(family, {}, torch.device("meta"), None).diffusion_model.state_dict())
+
+
 def weights_of(family: Family, device: torch.device) -> dict[str, torch.Tensor]:
     """A state dict of the diffusion model in bfloat16."""
     shapes = _model(family, {}, device, None).diffusion_model.state_dict()
@@ -90,13 +98,13 @@ def quantised(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, t
         return weights
     found: dict[str, torch.Tensor] = {}
     for key, tensor in weights.items():
-        if not _is_quantised(key, tensor):
+        if not is_quantised(key, tensor):
             found[key] = tensor
             continue
         if kind in GGUF:
             found[key] = _in_blocks(tensor, kind)
             continue
-        found.update(_in_8_bits(tensor, kind).state_dict(key))
+        found.update(in_8_bits(tensor, kind).state_dict(key))
         found[f"{key.removesuffix('.weight')}.comfy_quant"] = torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)
     return found
 
@@ -126,20 +134,20 @@ def _gguf() -> Any:
 
 def meant(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, torch.Tensor]:
     """What a checkpoint of this format means, in float32."""
-    return {key: _dequantised(tensor, kind if _is_quantised(key, tensor) else None).float() for key, tensor in weights.items()}
+    return {key: _dequantised(tensor, kind if is_quantised(key, tensor) else None).float() for key, tensor in weights.items()}
 
 
 def _dequantised(tensor: torch.Tensor, kind: str | None) -> torch.Tensor:
     if kind in GGUF:
         return _gguf().ops.dequantize_tensor(_in_blocks(tensor, kind), torch.float32, torch.float32)
-    return tensor if kind is None else _in_8_bits(tensor, kind).dequantize()
+    return tensor if kind is None else in_8_bits(tensor, kind).dequantize()
 
 
 def lora(weights: dict[str, torch.Tensor], seed: int, rank: int = 16) -> dict[str, torch.Tensor]:
     """A LoRA on all that :func:`quantised` quantises: at strength 1 it adds a tenth of a weight's norm."""
     found: dict[str, torch.Tensor] = {}
     for key, tensor in weights.items():
-        if _is_quantised(key, tensor):
+        if is_quantised(key, tensor):
             generator = torch.Generator(tensor.device).manual_seed(seed + len(found))
             random = functools.partial(torch.randn, device=tensor.device, generator=generator)
             (rows, columns), place = tensor.shape, f"diffusion_model.{key.removesuffix('.weight')}"
@@ -148,12 +156,14 @@ def lora(weights: dict[str, torch.Tensor], seed: int, rank: int = 16) -> dict[st
     return found
 
 
-def _is_quantised(key: str, tensor: torch.Tensor) -> bool:
+def is_quantised(key: str, tensor: torch.Tensor) -> bool:
+    """Whether a checkpoint in fewer bits has this weight so: that of a linear layer of a block."""
     layer = key.removesuffix(".weight")
     return layer != key and tensor.dim() == 2 and "." in layer and not any(size % 256 for size in tensor.shape)
 
 
-def _in_8_bits(tensor: torch.Tensor, kind: str) -> Any:
+def in_8_bits(tensor: torch.Tensor, kind: str) -> Any:
+    """ComfyUI's quantised tensor of a weight, in a format by ComfyUI's name."""
     from comfy.quant_ops import QUANT_ALGOS, QuantizedTensor
 
     return QuantizedTensor.from_float(tensor, QUANT_ALGOS[kind]["comfy_tensor_layout"], scale="recalculate")

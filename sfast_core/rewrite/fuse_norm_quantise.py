@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import element
+from ..kitchen import operators
 from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
 from ..ops.norm_quantise import norm_quantise
@@ -32,8 +33,8 @@ from .graph import (
     sole_user,
     value,
 )
-from .patterns import HasImpl, less_one
-from .rms_norms import eps_of, sum_of
+from .patterns import HasImpl
+from .rms_norms import eps_of, modulation_of, sum_of
 
 
 class _Norm(NamedTuple):
@@ -60,9 +61,8 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
     fused = 0
     for node in calls_of(graph, quantise):
         call = named(node)
-        x, input_scale = call.x, call.scale
-        normed = x.args[0] if calls(x, torch.reshape) and shape(x)[-1] == shape(x.args[0])[-1] else x
-        if sole_user(x) is not node or (normed is not x and sole_user(normed) is not x) or any(arg is not None for arg in (call.act, call.times, call.front)):
+        input_scale = call.scale
+        if (normed := _alone(call.x, node)) is None or any(arg is not None for arg in (call.act, call.times, call.front)):
             continue
         found = _layer_norm(normed) or _rms_norm(normed)
         if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):
@@ -74,6 +74,15 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
         fused += 1
     drop_unused(graph)
     return fused
+
+
+def _alone(x: Node, reader: Node) -> Node | None:
+    """What ``reader`` alone reads, perhaps through other shapes with the same rows."""
+    while sole_user(x) is reader:
+        if not calls(x, torch.reshape) or shape(x)[-1] != shape(x.args[0])[-1]:
+            return x
+        reader, x = x, x.args[0]  # type: ignore[assignment]
+    return None
 
 
 def _put(node: Node, normed: Node, found: _Norm, arguments: tuple[Any, ...]) -> None:
@@ -104,24 +113,45 @@ def _layer_norm(normed: Node) -> _Norm | None:
     if calls(node, add_layer_norm):
         call = vars(named(node))
         if call.pop("sum_bias") is None:
-            return _Norm(node, total, node, norm="layer", **call)
+            found = _Norm(node, total, node, norm="layer", **call)
+            return _with_gated_sum(found) if found.residual is None and total is None else found
     return None
 
 
+def _with_gated_sum(found: _Norm) -> _Norm:
+    """A LayerNorm of a sum with a gate, which the ops for LayerNorm have with a modulation alone."""
+    total = found.x
+    if not calls(total, torch.addcmul) or any(user < found.node for user in total.users if user is not found.node):
+        return found
+    x, residual, gate, x_weight = sum_of(total, found.eps) or (total, None, None, None)
+    return found if gate is None or x_weight is not None else found._replace(total=total, x=x, residual=residual, gate=gate)
+
+
 def _rms_norm(normed: Node) -> _Norm | None:
-    """An RMSNorm, or one and the scale behind it; with the sum that it reads, where nobody reads that before the norm is done."""
-    node, scale = normed, None
-    if calls(normed, torch.mul):
-        pairs = ((factor, other) for factor, other in (normed.args, normed.args[::-1]) if calls(factor, F.rms_norm))
-        node, factor = next(pairs, (normed, None))
-        scale = less_one(factor, node) if sole_user(node) is normed else None
-        if scale is None:
+    """An RMSNorm with the modulation behind it; with the sum that it reads, where nobody reads that before the norm is done."""
+    if calls(normed, *operators("rms_adaln")) and len(normed.args) == 4 and alike(normed.args[0], normed):
+        total, scale, shift, eps = normed.args
+        found = _Norm(normed, None, normed, total, "rms", eps, scale=scale, shift=shift)  # type: ignore[arg-type]
+    else:
+        node = _rms_in(normed)
+        if node is None or (eps := eps_of(node)) is None or not alike(node, normed):
             return None
-    if (eps := eps_of(node)) is None or not alike(node, normed):
-        return None
-    total: Any = named(node).input
-    found = _Norm(normed, None, node, total, "rms", eps, named(node).weight, scale=scale)
-    if any(user < normed for user in total.users if user is not node) or (summed := sum_of(total, eps)) is None:
+        last, scale, shift = modulation_of(node)
+        if last is not normed:
+            return None
+        found = _Norm(normed, None, node, named(node).input, "rms", eps, named(node).weight, scale=scale, shift=shift)  # type: ignore[arg-type]
+    total = found.x
+    if any(user < normed for user in total.users if user is not found.node) or (summed := sum_of(total, found.eps)) is None:
         return found
     x, residual, gate, x_weight = summed
     return found._replace(total=total, x=x, residual=residual, gate=gate, x_weight=x_weight)
+
+
+def _rms_in(node: Any, steps: int = 2) -> Node | None:
+    """The RMSNorm of which a node is made, by a modulation's two steps at most."""
+    if calls(node, F.rms_norm):
+        return node
+    if not steps or not calls(node, torch.mul, torch.add, torch.addcmul):
+        return None
+    inner = (_rms_in(arg, steps - 1) for arg in node.args if isinstance(arg, Node) and alike(arg, node))
+    return next((found for found in inner if found is not None), None)

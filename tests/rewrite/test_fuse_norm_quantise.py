@@ -98,6 +98,19 @@ WAYS: dict[str, tuple[Way, str]] = {
         lambda net, x, r, scale, shift, gate: (lambda n: linear(net, n) + linear(net, n))(torch.addcmul(shift, layer(x), 1 + scale)),
         "scale shift",
     ),
+    "LayerNorm with weights behind a gated sum": (
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, layer(s, net.weight, net.bias)), s * 2))(torch.addcmul(r, x, gate)),
+        "weight bias residual gate",
+    ),
+    "modulated, as images": (
+        lambda net, x, r, scale, shift, gate: linear(net, torch.addcmul(shift, layer(x), 1 + scale).reshape(B, 1, L, C).reshape(-1, C)).reshape(B, L, 16),
+        "scale shift",
+    ),
+    "RMSNorm with a scale and a shift": (lambda net, x, r, scale, shift, gate: linear(net, rms(x) * (1 + scale) + shift), "scale shift"),
+    "RMSNorm with both behind a gated sum, as addcmul": (
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, torch.addcmul(shift, rms(s), 1 + scale)), s))(torch.addcmul(r, gate, x)),
+        "scale shift residual gate",
+    ),
     "RMSNorm": (lambda net, x, r, scale, shift, gate: linear(net, rms(x, net.weight)), "weight"),
     "RMSNorm without weight and eps": (lambda net, x, r, scale, shift, gate: linear(net, rms(x, None, None)), ""),
     "RMSNorm with a scale": (lambda net, x, r, scale, shift, gate: linear(net, rms(x, net.weight) * (1 + scale)), "weight scale"),

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import json
+import random
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import comfy.model_management
+import comfy.sd
+import safetensors.torch
 import tiny
 import torch
 from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, of_weights, report_of, sample
@@ -211,6 +216,42 @@ def scenario_loras_on_rotated_int8() -> None:
 def scenario_loras_on_float8() -> None:
     if QUANT_ALGOS:
         _with_loras(E4M3)
+
+
+def scenario_loras_that_are_switched_often() -> None:
+    """One, several, others, none: never those of the step before."""
+    for quantised in (INT8, E4M3) if QUANT_ALGOS else ():
+        model, twin = load("sd15", quantised=quantised), load("sd15", quantised=quantised)
+        fast, plan, expected = fast_compile.apply(model), random.Random(3), dict[Any, torch.Tensor]()
+        sets = [(), ((1.0, 5),), ((0.4, 5),), ((1.0, 905),), ((1.0, 5), (0.5, 905)), ((0.3, 7), (0.5, 905))]
+        for _ in range(100):
+            chosen = plan.choice(sets)
+            mine, theirs = fast, twin
+            for step in chosen:
+                mine, theirs = lora(mine, "sd15", *step), lora(theirs, "sd15", *step)
+            if chosen not in expected:
+                expected[chosen] = sample(theirs, steps=1)
+            assert_close(sample(mine, steps=1), expected[chosen], 8e-2)
+        assert calls(model)["traced"] == 1 and not calls(model)["eager"], dict(calls(model))
+
+
+def scenario_a_file_of_int8_with_rotation() -> None:
+    """Written to disk as such checkpoints are: what a layer is, under a key beside its weight, or of all layers in the file's header."""
+    if not QUANT_ALGOS:
+        return
+    weights = {name.removeprefix("model.diffusion_model."): weight for name, weight in tiny.quantised(tiny.state_dict("sd3"), **ROTATED).items()}
+    told = {name.removesuffix(".comfy_quant"): json.loads(bytes(value.tolist())) for name, value in weights.items() if name.endswith(".comfy_quant")}
+    header = {"_quantization_metadata": json.dumps({"format_version": "1.0", "layers": told})}
+    plain = {name: weight for name, weight in weights.items() if not name.endswith(".comfy_quant")}
+    assert told and all(conf["convrot"] for conf in told.values())
+    with tempfile.TemporaryDirectory() as folder:
+        for name, tensors, metadata in (("keys", weights, None), ("header", plain, header)):
+            path = f"{folder}/{name}.safetensors"
+            safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata)
+            model = comfy.sd.load_diffusion_model(path)
+            assert any(type(weight).__name__ == "QuantizedTensor" for weight in model.model.diffusion_model.parameters())
+            _same_of(model)
+            del model
 
 
 _FEW = (None, (1.0, 5), None)  # quantising to these takes long on a CPU
