@@ -47,7 +47,7 @@ def test_nothing_is_recorded_for_gradients() -> None:
 def test_what_a_program_keeps_in_memory_of_its_own_is_handed_over() -> None:
     """Where the program's memory isn't a graph's, whose next replay writes to it."""
     layouts = (Layout((2, 3), (1, 2), torch.float32, CPU), Layout((2, 3), (3, 1), torch.float32, CPU))
-    program = Program(run=lambda x: (x.t().clone().t(), x), weights=(), constants=(), layouts=layouts, kept_results=frozenset({0}))
+    program = Program(run=lambda x: (x.t().contiguous().t(), x), weights=(), constants=(), layouts=layouts, kept_results=frozenset({0}))
     results = program([torch.randn(2, 3)], [])
     handed, delivered = program.hand_over(results), program.deliver(results)
     assert handed[0] is results[0] and handed[1] is not results[1] and torch.equal(handed[1], results[1])
