@@ -39,10 +39,13 @@ VARIANTS: dict[str, tuple[CompileConfig, bool]] = {
     "fast": (CompileConfig(quality="fast"), True),
     "all products in 8 bits": (CompileConfig(quality="fast", quality_parts=("products",), quality_layers=("*",), quality_budget=1.0), True),
     "sums in float16": (CompileConfig(quality="fast", quality_parts=("fp16_accumulation",)), True),
+    "deep part used again": (CompileConfig(quality="fast", quality_parts=("reuse",)), True),
+    "fast, and deep part used again": (CompileConfig(quality="fast", quality_parts=("products", "fp16_accumulation", "reuse")), True),
     "near-exact, weights made at each call": (CompileConfig(quality="near-exact"), False),
 }
 _CALLS, _ROUNDS = 6, 9
 _GUIDANCE = 4.0
+_LONG = 1000  #: steps of a pretended sampling, whose calls are all alike: each deep part is used as often as any
 
 
 @dataclass
@@ -69,7 +72,9 @@ def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def _said(handle: Any) -> str:
-    return "; ".join(dict.fromkeys(clause for signature in handle.engine.report.signatures for clause in signature.lossy))
+    found = dict.fromkeys(clause for signature in handle.engine.report.signatures for clause in signature.lossy)
+    reused = [f"{signature.reused} of {signature.calls} calls used it" for signature in handle.engine.report.signatures if signature.reused]
+    return "; ".join([*found, *reused])
 
 
 # -- pictures of the demo's model --------------------------------------------------------------------------------------------
@@ -84,13 +89,14 @@ def demo(device: torch.device, prompts: int, steps: int) -> list[Row]:
     pictures = _decoded(pipeline, eager)
     rows = [Row("demo", EAGER, 1e3 * seconds, 1.0)]
     for name, (config, sampling) in VARIANTS.items():
-        if config.quality_parts is None and config.quality != "exact":  # a small model's layers gain nothing: they are named
+        if config.quality != "exact":  # a small model's layers gain nothing: they are named
             config = config.replace(quality_layers=("*",))
         handle = sfast_core.compile(pipeline.unet, config.replace(allow_cpu=True), name)
-        with handle.sampling() if sampling else contextlib.nullcontext():
+        with handle.sampling(2) if sampling else contextlib.nullcontext():
             start = time.perf_counter()
-            _latents(pipeline, texts[:2], 2)
+            _latents(pipeline, texts, 2)
             first = time.perf_counter() - start
+        with handle.sampling(steps) if sampling else contextlib.nullcontext():
             latents, seconds = _latents(pipeline, texts, steps)
         mine = _decoded(pipeline, latents)
         decibels = psnr(mine, pictures)
@@ -151,7 +157,7 @@ def forwards(name: str, variants: Sequence[str]) -> list[Row]:
         for variant in variants:
             config, sampling = VARIANTS[variant]
             handle = sfast_core.compile(copy.deepcopy(module), config, f"{name}, {variant}")
-            scope = handle.sampling if sampling else contextlib.nullcontext
+            scope = partial(handle.sampling, _LONG) if sampling else contextlib.nullcontext
             torch.cuda.reset_peak_memory_stats()
             before, start = torch.cuda.memory_allocated(), time.perf_counter()
             with scope():

@@ -93,7 +93,10 @@ class FastCompileSettings(io.ComfyNode):
                     "quality_parts",
                     default="",
                     optional=True,
-                    tooltip="What is done then, separated by commas: products (in 8 bits), fp16_accumulation. Empty: all that the quality allows.",
+                    tooltip=(
+                        "What is done then, separated by commas: products (in 8 bits), fp16_accumulation, reuse (steps use the deep part of the model that "
+                        "an earlier one computed: fast only, and only if named). Empty: all but reuse."
+                    ),
                 ),
             ],
             outputs=[SETTINGS.Output(display_name="settings", tooltip="Connect it to Apply Fast Compile's settings.")],

@@ -59,12 +59,14 @@ class CompiledModule:
         return Report([self.engine.report], versions())
 
     @contextlib.contextmanager
-    def sampling(self) -> Iterator[None]:
+    def sampling(self, steps: int | None = None) -> Iterator[None]:
         """For the calls in a ``with`` of this, nobody writes to weights that are in main memory, by whatever way; they may be moved or replaced.
+
+        ``steps``: how many calls of one kind there will be, where that is known: a quality that lets steps use what others computed asks for it.
 
         Of such weights as many as fit stay on the device between these calls. Without it all of them are brought at each call.
         """
-        self.engine.store.begin_sampling()
+        self.engine.store.begin_sampling(steps)
         try:
             yield
         finally:

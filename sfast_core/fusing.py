@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,12 @@ from .capture import CaptureError, Signature, Surroundings, Trace, autocast_off
 from .config import CompileConfig
 from .graphed import GraphedProgram
 from .on_device import OnDevice
-from .qualities import allowed
+from .qualities import REUSE, allowed
 from .reasons import OVER_BUDGET
+from .report import SignatureReport
 from .reporter import Reporter
+from .reused import ReusingProgram
+from .rewrite.deep_part import Cut, cut_deep
 from .runtime.any_store import Store
 from .runtime.program import Program
 from .segmented import SegmentedProgram
@@ -51,12 +55,20 @@ def fuse(
     """
     device, backend = on.device, on.graphs.backend if on.graphs else None
     progress = partial(reporter.announce, "tracing")
+    granted = allowed(config)
+    deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
     with autocast_off():  # constants are folded and kernels timed as they will run
         program = lower(trace, device, store, config, backend, variant.report, progress, sensitivity, signature.tensors)
+        if isinstance(deep, Cut):
+            shallow = lower(replace(trace, graph=deep.shallow), device, store, config, backend, SignatureReport(""), progress, sensitivity, signature.tensors)
     kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
+    if granted is not None and isinstance(deep, Cut):
+        kind = partial(ReusingProgram, shallow, granted.reused)
+        variant.report.lossy.append(f"{deep.share:.0%} of the work may be used again by later steps, within {granted.reused:.1e} of the exact result of each")
+    elif deep:
+        variant.report.lossy.append(f"no step uses what another computed: {deep}")
     graphed = variant.graphed = kind(program, trace.outputs, store, device, on.graphs, variant.report, reporter)
     variant.report.not_captured_because = program.capturable if config.cuda_graphs else "turned off in the settings"
-    granted = allowed(config)
     if granted is None or program.rounded is None:
         with store.pinned(device):
             return graphed.prove(signature.tensors, result, trace.computed_in, config.tolerance)
@@ -69,3 +81,12 @@ def fuse(
         sensitivity.over_budget(granted, str(error))
         store.copies.drop()
         raise OverBudget(OVER_BUDGET(why=error, quality=granted.quality)) from error
+
+
+def _cut(trace: Trace) -> Cut | str:
+    """The call's graph in two, where all that it does is to compute; or why it isn't cut."""
+    if trace.live:
+        return "code of others runs inside"
+    if trace.outputs.effects.tensors or trace.outputs.writes.indices:
+        return "a call leaves tensors behind besides its result"
+    return cut_deep(trace.graph)

@@ -13,12 +13,14 @@ import torch
 
 EXACT, NEAR_EXACT, FAST = "exact", "near-exact", "fast"
 QUALITIES = (EXACT, NEAR_EXACT, FAST)
-PRODUCTS, FP16_SUMS = "products", "fp16_accumulation"
-#: What each allows: products of 8 bits, sums of float16 in float16.
-PARTS: dict[str, tuple[str, ...]] = {EXACT: (), NEAR_EXACT: (PRODUCTS,), FAST: (PRODUCTS, FP16_SUMS)}
+PRODUCTS, FP16_SUMS, REUSE = "products", "fp16_accumulation", "reuse"
+#: What each allows: products of 8 bits, sums of float16 in float16, a deep part that is used again by later steps.
+PARTS: dict[str, tuple[str, ...]] = {EXACT: (), NEAR_EXACT: (PRODUCTS,), FAST: (PRODUCTS, FP16_SUMS, REUSE)}
+_ASKED_FOR = frozenset({REUSE})  #: not without being named
 #: The largest relative L2 distance of a result to the model's own, by the dtype that it computes in. One rounding of bfloat16 is eight of float16, and so is
 #: what a whole model of it is from float32: 1.2e-2 (SD3) where SDXL in float16 is 1.5e-3.
 _BUDGETS = {NEAR_EXACT: (1e-2, 2e-2), FAST: (3e-2, 6e-2)}
+_REUSED = 0.1  #: of a step that uses the deep part of another, likewise
 _EXCEPT = "!"
 
 
@@ -53,8 +55,14 @@ class Allowed:
         """The budget of a model that computes in this dtype."""
         return self.budget if self.budget is not None else _BUDGETS[self.quality][dtype == torch.bfloat16]
 
+    @property
+    def reused(self) -> float:
+        """How far a step may be from the exact one by using another's deep part."""
+        return self.budget if self.budget is not None else _REUSED
+
 
 def allowed(config: Any) -> Allowed | None:
     """What a config allows; None where it allows nothing: the default."""
-    parts = PARTS[config.quality] if config.quality_parts is None else tuple(part for part in PARTS[config.quality] if part in config.quality_parts)
+    named = config.quality_parts
+    parts = tuple(part for part in PARTS[config.quality] if (part not in _ASKED_FOR if named is None else part in named))
     return Allowed(config.quality, parts, config.quality_layers, config.quality_budget) if parts else None

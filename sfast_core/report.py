@@ -45,6 +45,7 @@ class SignatureReport:
     captures: int = 0
     calls: int = 0
     segments: int = 0  #: stretches between live code; 0 where there is none
+    reused: int = 0  #: calls that used what an earlier one had computed deep inside the model
     lossy: list[str] = field(default_factory=list)  #: what is done, or not, of what the user allows besides the exact result; a clause each
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
     recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
@@ -69,7 +70,8 @@ class SignatureReport:
         if not self.lossy:
             return []
         measured = "" if self.distance is None else f"; {self.distance:.1e} from the model's own result in the first call"
-        return [f"    quality: {'; '.join(self.lossy)}{measured}"]
+        reused = f"; {self.reused} calls of {self.calls} used the deep part of an earlier one" if self.reused else ""
+        return [f"    quality: {'; '.join(self.lossy)}{measured}{reused}"]
 
     def stream_lines(self) -> list[str]:
         """What is brought to the device at each call; nothing where all weights are there."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from .vae import HALVES
 
 #: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
 _MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_STEPS = "num_inference_steps"
 _DENOISERS = ("unet", "transformer")  # how the names of those begin
 _HALVES = ("encoder", "decoder")  # of an autoencoder
 _DECODES = ("encode", "decode")  # its methods, one of which is enough
@@ -54,7 +56,7 @@ class CompiledPipeline:
         with contextlib.ExitStack() as samplings:
             if not any(kwargs.get(name) for name in _CALLBACKS):  # which may do anything
                 for handle in self._compiled.values():
-                    samplings.enter_context(handle.sampling())
+                    samplings.enter_context(handle.sampling(self._steps(kwargs)))
             return self.pipeline(*args, **kwargs)
 
     @property  # type: ignore[misc]
@@ -116,6 +118,12 @@ class CompiledPipeline:
     def _compile(self, name: str, module: torch.nn.Module) -> None:
         with _beneath_offloading(module):
             self._compiled[name] = compile(module, self._config_of(name), name)
+
+    def _steps(self, kwargs: dict[str, Any]) -> int | None:
+        """How many a call has, where it says so by name or by default."""
+        parameters = inspect.signature(type(self.pipeline).__call__).parameters
+        steps = kwargs.get(_STEPS, parameters[_STEPS].default if _STEPS in parameters else None)
+        return steps if isinstance(steps, int) else None
 
     def _config_of(self, name: str) -> CompileConfig:
         """This one, but what runs once for a picture is exact: of a quality below that the denoiser alone has something.

@@ -45,6 +45,7 @@ from .recover_attention import recover_attention
 from .recover_gelu import recover_gelu
 from .recover_integer_products import recover_integer_products
 from .recover_linear import recover_linear
+from .recover_quantise import recover_quantise
 from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
@@ -107,6 +108,7 @@ PASSES = (
     Pass(recover_linear, after="canonicalise simplify_shapes share_common"),
     Pass(recover_scaled_linear, after="canonicalise recover_linear"),
     Pass(recover_integer_products, after="canonicalise simplify_shapes share_common"),
+    Pass(recover_quantise, after="canonicalise simplify_shapes share_common"),
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
@@ -125,7 +127,7 @@ PASSES = (
     Pass(fuse_add_layer_norm, after="rejoin_slices fuse_linear"),
     Pass(fuse_ada_layer_norm, after="fuse_add_layer_norm"),
     Pass(carry_bias, after="fuse_add_layer_norm"),
-    Pass(fuse_norm_quantise, after="recover_rms_norm fuse_ada_layer_norm eight_bits"),
+    Pass(fuse_norm_quantise, after="recover_rms_norm recover_quantise fuse_ada_layer_norm eight_bits"),
     Pass(fuse_ada_rms_norm, after="fuse_norm_quantise"),
     Pass(split_projections, after="fuse_ada_layer_norm fuse_ada_rms_norm"),
     Pass(fuse_attention, after="recover_attention fuse_norm_rope"),

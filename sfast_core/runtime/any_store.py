@@ -59,8 +59,10 @@ class Store(Protocol):
     kept: Kept | None  #: copies of weights that are away
     copies: Copies  #: what is made of weights and lies beside them
 
-    def begin_sampling(self) -> None:
-        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move."""
+    steps: int | None  #: of the sampling that goes on, where that is known
+
+    def begin_sampling(self, steps: int | None = None) -> None:
+        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move. ``steps``: how many it has."""
 
     def end_sampling(self) -> None:
         """Anybody may do to them what they like."""

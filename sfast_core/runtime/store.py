@@ -57,6 +57,7 @@ class WeightStore:
         self._layouts = layouts()
         self.kept: Kept | None = None
         self.copies = Copies(WeightRef.tensor)
+        self.steps: int | None = None
         self._wanted: dict[WeightRef, Weight] = {}  # as what each is wanted that isn't plain
         self._own: dict[tuple[WeightRef, int], _Own] = {}  # what was adopted at any time, by its module too: hosts hold on to such
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
@@ -173,12 +174,14 @@ class WeightStore:
         """See :class:`~.any_store.Store`."""
         return self._offload.watch([ref for weight in weights for ref in weight.refs])
 
-    def begin_sampling(self) -> None:
+    def begin_sampling(self, steps: int | None = None) -> None:
         """See :class:`~.any_store.Store`."""
+        self.steps = steps
         self._offload.begin()
 
     def end_sampling(self) -> None:
         """See :class:`~.any_store.Store`."""
+        self.steps = None
         self._offload.end()
 
     def period(self) -> Hashable:

@@ -138,7 +138,9 @@ class DynamicStore:
         before = self._now()
         return lambda: self._now() == before
 
-    def begin_sampling(self) -> None:
+    steps: int | None = None
+
+    def begin_sampling(self, steps: int | None = None) -> None:
         """The host fills and frees its buffers all the same."""
 
     def end_sampling(self) -> None:
