@@ -36,6 +36,7 @@ class Subject:
 
     ``parts``: names of the submodules that a user would compile, each by itself; empty: the module is compiled as a whole.
     ``call``: what a call is where it isn't the module's own. ``calls`` to a round, at least ``rounds``: fewer of what takes seconds.
+    ``graph_pixels`` is ours to set, as hosts do for pictures.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Subject:
     call: Callable[..., Any] | None = None
     calls: int = _CALLS
     rounds: int = _LEAST_ROUNDS
+    graph_pixels: int | None = None
 
 
 @dataclass
@@ -77,11 +79,11 @@ def _make(name: str, subject: Subject, module: Any) -> _Provider:
     compiled = []
     if subject.parts:
         for part in subject.parts:
-            compiled.append(_compiled(name, getattr(module, part), f"{subject.name} {part}"))
+            compiled.append(_compiled(name, getattr(module, part), f"{subject.name} {part}", subject.graph_pixels))
             if isinstance(compiled[-1], torch.nn.Module):  # ours is a handle of the same module
                 setattr(module, part, compiled[-1])
     else:
-        module = _compiled(name, module, subject.name)
+        module = _compiled(name, module, subject.name, subject.graph_pixels)
         compiled.append(module)
     report = (lambda: "\n".join(part.report().text() for part in compiled)) if name == "ours" else None
 
@@ -97,7 +99,7 @@ def _call(subject: Subject, module: Any, inputs: dict[str, Any]) -> Any:
     return module(**inputs) if subject.call is None else subject.call(module, **inputs)
 
 
-def _compiled(provider: str, module: Any, name: str) -> Any:
+def _compiled(provider: str, module: Any, name: str, graph_pixels: int | None = None) -> Any:
     if provider == "compile":
         return torch.compile(module)
     if provider == "compile-reduce-overhead":
@@ -105,7 +107,7 @@ def _compiled(provider: str, module: Any, name: str) -> Any:
     if provider == "ours":
         import sfast_core
 
-        return sfast_core.compile(module, name=name)
+        return sfast_core.compile(module, sfast_core.CompileConfig(graph_pixels=graph_pixels), name=name)
     return module
 
 

@@ -80,6 +80,7 @@ if __name__ == "__main__":
             call=_decode,
             calls=calls,
             rounds=15 if calls > 2 else 4,
+            graph_pixels=64 * 64,  # as in a pipeline
         )
         for name, (_, _, calls) in _WHOLE.items()
     ]

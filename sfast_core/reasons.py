@@ -341,7 +341,7 @@ UNKNOWN_VRAM = _kind(
 # -- VAEs, text encoders, ControlNets ------------------------------------------------------------------------------------
 
 FLOAT32 = _kind(
-    "float32", "it computes in float32, and the fused kernels are worth it in float16 and bfloat16", "A VAE in float32.",
+    "float32", "it computes in float32 with TF32 switched off, and the fused kernels are worth it with TF32, float16 or bfloat16", "A VAE in float32.",
     Advice(
         "another precision",
         "load the VAE in bfloat16, if its pictures bear it",

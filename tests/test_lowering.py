@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from sfast_core.choices import Choices
-from sfast_core.lowering import _counted, _job
+from sfast_core.config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
+from sfast_core.lowering import _counted, _job, _why_not_worth_it
 from sfast_core.numerics import Numerics
 from sfast_core.ops import all_ops
 from sfast_core.rewrite import Call
 from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
 from tests.fakes import FakeBackend
+from tests.models import Forward
+from tests.tracing import trace
 
 CPU = torch.device("cpu")
 
@@ -87,3 +90,11 @@ def test_a_choice_among_what_other_settings_allow_is_another() -> None:
     jobs = [_job(call, numerics) for numerics in settings]
     assert len({job.key for job in jobs}) == len({job.family for job in jobs}) == len(settings)
     assert settings[0].key() == "" and _job(call, Numerics(switched_off=frozenset(["flash attention", "cuDNN"]))).key == jobs[-1].key
+
+
+def test_pictures_that_are_too_large_for_a_graph() -> None:
+    """All frames and images of the first that a call is given count, its channels don't."""
+    graph = trace(Forward(lambda net, t, x: x * t), torch.ones(1), torch.ones(1, 16, 3, 4, 5)).graph
+    assert _why_not_worth_it(graph, CompileConfig()) is None and _why_not_worth_it(graph, CompileConfig(graph_pixels=60)) is None
+    assert _why_not_worth_it(graph, CompileConfig(graph_pixels=59)) == TOO_LARGE_FOR_A_GRAPH
+    assert _why_not_worth_it(trace(Forward(lambda net, x: x * 2), torch.ones(2, 300, 8)).graph, CompileConfig(graph_pixels=0)) is None

@@ -35,9 +35,17 @@ def _why_not(args: Arguments) -> str | None:
     if not isinstance(x, torch.Tensor) or x.dim() < 3:
         shown = f"{x.dim()} dimensions" if isinstance(x, torch.Tensor) else "no tensor"
         return NOT_A_PICTURE(shown=shown)
-    if x.device.type == "cuda" and x.dtype == torch.float32:
+    if x.device.type == "cuda" and x.dtype == torch.float32 and not _may_round():
         return FLOAT32()
     return None
+
+
+def _may_round() -> bool:
+    """Whether convolutions of float32 may be computed in TF32, as PyTorch has it by default: those alone are fast with channels innermost."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # settings of old and of new are mixed
+        return False
 
 
 def _why_no_graph(most: int, args: Arguments) -> str | None:

@@ -42,3 +42,13 @@ def test_nothing_is_recorded_for_gradients() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     program = Program(run=lambda x, w: (x * w,), weights=(), constants=(), layouts=(Layout((2,), (1,), torch.float32, CPU),))
     assert not program.deliver(program([torch.ones(2)], [weight]))[0].requires_grad
+
+
+def test_what_a_program_keeps_in_memory_of_its_own_is_handed_over() -> None:
+    """Where the program's memory isn't a graph's, whose next replay writes to it."""
+    layouts = (Layout((2, 3), (1, 2), torch.float32, CPU), Layout((2, 3), (3, 1), torch.float32, CPU))
+    program = Program(run=lambda x: (x.t().contiguous().t(), x), weights=(), constants=(), layouts=layouts, kept_results=frozenset({0}))
+    results = program([torch.randn(2, 3)], [])
+    handed, delivered = program.hand_over(results), program.deliver(results)
+    assert handed[0] is results[0] and handed[1] is not results[1] and torch.equal(handed[1], results[1])
+    assert delivered[0] is not results[0] and delivered[0].stride() == handed[0].stride()

@@ -172,6 +172,13 @@ def item_of(value: Any, kind: Kind, key: Any) -> Any:
     return MISSING
 
 
+def before(held: Held | None, table: Any, name: Any, then: Any) -> Any:
+    """What a dict had by this name: as it was when it was first seen, where that was before somebody put ``then`` into it."""
+    if held is None or held.value is not table or held.kind is not Kind.MAPPING:
+        return then
+    return dict(zip(*held.before, strict=True)).get(name, MISSING)
+
+
 def copy_of(value: Any, kind: Kind) -> Any:
     """What is in a container: a list, a list of keys and one of values, a set."""
     if kind is Kind.MAPPING:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .all_names import own_of
-from .chains import ITEM, USED, Chain
+from .chains import ATTRIBUTE, ITEM, USED, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
@@ -49,6 +49,7 @@ class SeenObjects:
         arrays: NumPy is used.
     """
 
+    loose: set[str]  # names of attributes that are read of whatever
     live: frozenset[int] = frozenset()  # ids of modules that run live, of those below them, and of functions: their own code isn't looked at
 
     def __init__(self, root: torch.nn.Module) -> None:
@@ -96,8 +97,14 @@ class SeenObjects:
         return kind
 
     def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
-        """Note what code may put into what it comes by where it goes through the modules below one."""
-        raise NotImplementedError
+        """Dicts and lists that modules have by the names that are read of whatever: as they are before code that goes through the modules changes them."""
+        for inner in module.modules():
+            own = vars(inner)
+            names = [name for name in own.keys() & self.loose if type(own[name]) in (dict, list) and not name.startswith("_")]
+            if names:
+                chain = Chain()
+                chain.below = {(ATTRIBUTE, name): USED for name in names}
+                self._object(inner, Kind.MODULE, chain, origin)
 
     def _object(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
         seen = self.seen.get(id(value))

@@ -33,7 +33,7 @@ from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .marks import mark
-from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, content_of, copy_of, item_of
+from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
 from .of_c import member_of, told
 from .origin import Origin
 from .readers import Reader
@@ -258,16 +258,6 @@ class SeenValues(SeenObjects):
         if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
             self._planned(function.__code__, function.__globals__)
 
-    def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
-        """Dicts and lists that modules have by the names that are read of whatever: as they are before such code changes them."""
-        for inner in module.modules():
-            own = vars(inner)
-            names = [name for name in own.keys() & self.loose if type(own[name]) in (dict, list) and not name.startswith("_")]
-            if names:
-                chain = Chain()
-                chain.below = {(ATTRIBUTE, name): USED for name in names}
-                self._object(inner, Kind.MODULE, chain, origin)
-
     def _loosen(self, chain: Chain) -> None:
         self.anything |= chain.every or chain.every_item
         for (what, name), below in chain.below.items():
@@ -285,9 +275,7 @@ class SeenValues(SeenObjects):
         """Note what is at a name, the first time. Returns what was there then."""
         place = self.places.get((id(table), name))
         if place is None or place.table is not table:  # the one that was there has been let go
-            held = self.held.get(id(table))
-            if held is not None and held.value is table and held.kind is Kind.MAPPING:  # seen before somebody put this into it
-                then = dict(zip(*held.before, strict=True)).get(name, MISSING)
+            then = before(self.held.get(id(table)), table, name, then)
             place = self.places[id(table), name] = Place(table, name, itself(then), origin)
             self.readers.note((id(table), name))
         place.read = True
