@@ -29,7 +29,7 @@ def test_the_extension_loads(webui: LiveWebui) -> None:
     log = webui.log.read_text()
     assert "Error loading script: fast_compile" not in log and "Error executing callback" not in log
     (script,) = (s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "fast compile" and not s["is_img2img"])
-    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True, True, True]
+    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True, True, True, "exact"]
     shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
     assert "tab_fast_compile" in shown and "fast_compile_tab_report" in shown
     assert shown["setting_fast_compile_enabled"]["value"] is False and shown["setting_fast_compile_cuda_graphs"]["value"] is True
@@ -337,6 +337,18 @@ def test_arguments(webui: LiveWebui) -> None:
     answer = webui.generate("txt2img", {}, [{"enable": True}])
     assert calls_of(webui)[0] == before and "there is no argument 'enable'" in webui.log.read_text()
     assert "there is no argument 'enable'" in json.loads(answer["info"])["extra_generation_params"]["Fast Compile error"]
+
+
+def test_a_quality_below_exact(webui: LiveWebui) -> None:
+    """A picture of its own, within what one sees; the infotext says that it is, and what was done. Without it pictures are what they were."""
+    exact = webui.generate("txt2img", {}, [{"enabled": True}])
+    near = webui.generate("txt2img", {}, [{"enabled": True, "quality": "near-exact"}])
+    text = json.loads(near["info"])["infotexts"][0]
+    assert "Fast Compile quality: near-exact" in text and "linear layers in 8 bits" in text
+    assert_same(near, exact, 40)
+    again = webui.generate("txt2img", {}, [{"enabled": True}])
+    assert_same(again, exact, 0)
+    assert "quality" not in json.loads(again["info"])["infotexts"][0]
 
 
 def test_infotext_is_pasted(webui: LiveWebui) -> None:
