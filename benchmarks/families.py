@@ -2,7 +2,8 @@
 
 Each is sampled by a real ComfyUI, plain and through the node, with the same random weights. Errors are relative L2 distances of the latent behind one step to
 float32's. Passes are counted as for an H100, on whatever machine: which of them apply depends on which kernels there are. With a CUDA device
-also what a step takes, which for models as small as these tells of launches alone.
+also what a step takes, which for models as small as these tells of launches alone. ``--wide``, on a CUDA device, measures some at their true width and
+length instead, beside torch.compile (``--no-compile`` leaves that out) and the time that their products, convolutions and attention take at least.
 """
 
 from __future__ import annotations
@@ -206,6 +207,8 @@ def main() -> None:
     )
     parser.add_argument("--models", default=";".join(FAMILIES), help="which families, with semicolons between them; the beginning of a name will do")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for families.csv and families.md")
+    parser.add_argument("--wide", action="store_true", help="at true width and length, beside torch.compile and the floor; writes families_wide.csv")
+    parser.add_argument("--no-compile", action="store_true", help="with --wide: leave torch.compile out, which takes a minute a family")
     args = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ:
         raise SystemExit("benchmarks.families needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer")
@@ -217,12 +220,33 @@ def main() -> None:
     comfy_args.cpu, comfy_args.use_pytorch_cross_attention = device.type == "cpu", True
     os.environ["FAST_COMPILE_CPU"] = "1"
     machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
+    asked = args.models.split(";")
+    if args.wide:
+        return _wide(None if args.models == ";".join(FAMILIES) else asked, device, args.out, machine, not args.no_compile)
     rows: list[Row] = []
-    for name in [name for name in FAMILIES if any(name.startswith(asked) for asked in args.models.split(";"))]:
+    for name in [name for name in FAMILIES if any(name.startswith(each) for each in asked)]:
         with torch.no_grad():
             rows.append(measure(name, FAMILIES[name], device))
         print(f"{name}: {rows[-1].status} {rows[-1].why}", flush=True)
         text = write(args.out, "families", rows, table(rows), machine)  # after each: a run that is cut keeps what it has
+    print("\n" + text)
+
+
+def _wide(asked: list[str] | None, device: torch.device, out: Path, machine: dict[str, str], compiled: bool) -> None:
+    from .families_wide import WideRow, measure_wide, wide_table
+    from .family_full_width import WIDE
+    from .floors import rates
+
+    if device.type != "cuda":
+        raise SystemExit("benchmarks.families --wide needs a CUDA device")
+    found, rows, text = rates(device), list[WideRow](), ""
+    print(f"a large product {found.products / 1e12:.0f} TFLOP/s, attention {found.attention / 1e12:.0f}", flush=True)
+    for name, family in WIDE.items():
+        if asked is None or any(name.startswith(each) for each in asked):
+            with torch.no_grad():
+                rows.append(measure_wide(name, family, device, found, compiled))
+            text = write(out, "families_wide", rows, wide_table(rows), machine)
+            print(wide_table(rows[-1:]).splitlines()[-1], flush=True)
     print("\n" + text)
 
 

@@ -36,7 +36,7 @@ from .forks import renew_in_children
 from .fusing import OverBudget, fuse
 from .lowering import lower
 from .on_device import OnDevice
-from .reasons import FAILED, NOT_FUSED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of
+from .reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
 from .report import ModuleReport, SignatureReport
 from .reporter import Reporter
 from .runtime.any_store import Store
@@ -140,6 +140,8 @@ class Engine:
                 with self.store.lock:
                     self.store.leave_to_autograd()
                     self.report.adopted_bytes = self.store.adopted_bytes
+            elif self.in_parts is not None and told(reason_of(error)).code == NOT_KEYED.code:  # its blocks may not look at that
+                return self.in_parts(module, reason_of(error), eager)
             return self.run_eager(reason_of(error), eager)
         on, before, in_parts = self._on(device), ThreadState(), None
         with on.lock, self.taken_in.here(around):
@@ -152,7 +154,7 @@ class Engine:
                     if variant is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
-                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.tally.useless):
+                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.sampling, left.tally.useless):
                             on.thrashing.clear()
                 if variant is None:
                     if (reason := on.against_others(signature.key, module, around, self.taken_in) or on.waiting(signature)) is None:

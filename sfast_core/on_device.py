@@ -62,7 +62,6 @@ class OnDevice:
         self.variants.served(key, variant)
         if variant.others:
             variant.sampling = taken_in.sampling
-            taken_in.served(variant.others)
             if variant.graphed is not None and variant.graphed.uncapturable and taken_in.refuse(variant.others, variant.report.not_captured_because or ""):
                 self.forget(key, variant, "a function of others that no graph can hold")
 

@@ -363,7 +363,7 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         if name in HIDDEN:
             if inputs or (name == "_version" and before):
                 self.refuse(UNLIKE(name=name))
-                self.at_work, self.ended_in = [], None  # live code would be told a copy's
+                self.at_work, self.ended_in = [], None  # live code would be told a copy's, or write to one through NumPy
         elif place is not None:
             self._expect(place, name, tensor)
         elif inputs and name == "storage_offset":  # of a view: it follows from where those begin that it may be one of

@@ -26,7 +26,7 @@ QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "storage_offset": torch.Tensor.storage_offset,
 }
 #: What follows from these and isn't the same in a copy, or in what a program makes: a call that asks for it runs as it was.
-HIDDEN = frozenset("_version _is_view _cdata data_ptr storage untyped_storage _typed_storage".split())
+HIDDEN = frozenset("_version _is_view _cdata data_ptr storage untyped_storage _typed_storage numpy __array__ __dlpack__".split())
 ASKED = HIDDEN | QUESTIONS.keys()
 
 

@@ -139,7 +139,7 @@ class Tracer:
         return result, trace, guard
 
 
-    def note_change(self, root: torch.nn.Module, change: str, guard: Guard, kinds: Collection[Any], useless: bool) -> bool:
+    def note_change(self, root: torch.nn.Module, change: str, guard: Guard, kinds: Collection[Any], sampling: int, useless: bool) -> bool:
         """Something that a trace rests on is another now. Whether something runs live from now on because of that.
 
         Args:
@@ -147,11 +147,13 @@ class Tracer:
             change: in words, as the guard says it.
             guard: that has found it.
             kinds: of functions of others that are a part of the trace.
+            sampling: the last one in which the trace was used.
             useless: several traces in a row have served no call.
         """
         reader = guard.reader()
         blamed = kinds if reader is None else [reader.others] if reader.others is not None else ()
-        self.taken_in.changed(blamed, change)
+        if sampling == self.taken_in.sampling:  # else somebody has set it anew
+            self.taken_in.changed(blamed, change)
         return useless and not blamed and self.cut_changing(root, change, guard)
 
     def cut_changing(self, root: torch.nn.Module, change: str, guard: Guard) -> bool:

@@ -55,7 +55,8 @@ def _divided(node: Node) -> ChannelNorm | None:
     """``x / sqrt(mean(x ** 2, 1, keepdim=True) + eps)``."""
     if not calls(node, torch.div) or len(node.args) != 2 or not isinstance(node.args[0], Node) or not alike(node.args[0], node):
         return None
-    x, root = node.args
+    x: Any = node.args[0]
+    root: Any = node.args[1]
     if not isinstance(root, Node) or function_name(root.target) != "sqrt" or sole_user(root) is not node or value(x).dim() not in (4, 5):
         return None
     total: Any = root.args[0]
@@ -65,14 +66,14 @@ def _divided(node: Node) -> ChannelNorm | None:
     if not isinstance(mean, Node) or function_name(mean.target) != "mean" or sole_user(mean) is not total or len(mean.args) > 3:
         return None
     given = dict(zip(("x", "dim", "keepdim"), mean.args, strict=False)) | mean.kwargs
-    squares = given.pop("x", None)
+    squares: Any = given.pop("x", None)
     if given not in ({"dim": 1, "keepdim": True}, {"dim": [1], "keepdim": True}, {"dim": (1,), "keepdim": True}):
         return None
     if not isinstance(squares, Node) or squares.kwargs or sole_user(squares) is not mean or not alike(squares, x):
         return None
     name, args = function_name(squares.target), squares.args
     is_square = (name in ("pow", "__pow__") and args[1:] == (2,)) or name == "square" or (calls(squares, torch.mul) and args[0] is args[1])
-    return ChannelNorm(node, x, total.args[1]) if is_square and args[0] is x else None
+    return ChannelNorm(node, x, total.args[1]) if is_square and args[0] is x else None  # type: ignore[union-attr]
 
 
 def _turned(node: Node) -> ChannelNorm | None:
@@ -80,7 +81,8 @@ def _turned(node: Node) -> ChannelNorm | None:
     if not calls(node, F.rms_norm) or not calls(node.args[0], torch.permute):
         return None
     call = named(node)
-    turned, back, rank = call.input, sole_user(node), value(node).dim()
+    turned: Any = call.input
+    back, rank = sole_user(node), value(node).dim()
     behind, between = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
     if rank not in (4, 5) or not calls(back, torch.permute) or value(node).dtype not in _DTYPES or tuple(call.normalized_shape) != shape(node)[-1:]:
         return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..ops.attention import attention
-from .graph import calls, calls_of, insert, insert_as, named, replace, shape, value
-from .patterns import sdpa
+from .graph import calls, calls_of, drop_unused, given, insert, insert_as, named, replace, shape, value
+from .patterns import sdpa, unscaled
 
 
 def fuse_attention(graph: Graph) -> int:
@@ -19,6 +21,8 @@ def fuse_attention(graph: Graph) -> int:
         call = named(node)
         if call.dropout != 0:
             continue
+        _simplify(node)
+        call = named(node)
         operands = (call.query, call.key, call.value, call.mask)
         if value(node).dim() == 4:
             op = _as_op(node, value(node), *operands)
@@ -30,7 +34,41 @@ def fuse_attention(graph: Graph) -> int:
         else:
             continue
         fused += 1
+    drop_unused(graph)
     return fused
+
+
+def _simplify(node: Node) -> None:
+    """Keys and values that are repeated for the queries that share them aren't; a number that queries or keys are multiplied with is the scores'."""
+    call = named(node)
+    if value(node).dim() == 4:
+        key, values = _shared(call.key), _shared(call.value)
+        if key is not None and values is not None and shape(key) == (*shape(values)[:-1], shape(key)[-1]):
+            node.args = given(node, key=key, value=values)
+    for name in ("query", "key"):
+        plain, factor = unscaled(getattr(named(node), name))
+        if factor != 1.0:
+            scale = named(node).scale
+            node.args = given(node, **{name: plain}, scale=(1 / math.sqrt(shape(plain)[-1]) if scale is None else scale) * factor)
+
+
+def _shared(heads: Node) -> Node | None:
+    """[B, H, S, D] of which each head is one after another of these, [B, H', S, D], as often as the others."""
+    name = function_name(heads.target)
+    if name == "repeat_interleave" and heads.args:
+        call = dict(zip(("x", "repeats", "dim"), heads.args, strict=False)) | heads.kwargs
+        given_ = call.get("x")
+        known = call.keys() == {"x", "repeats", "dim"} and type(call["repeats"]) is int and call["dim"] in (1, -3)
+        return given_ if known and isinstance(given_, Node) and value(given_).dim() == 4 else None
+    spread: Any = heads.args[0] if calls(heads, torch.reshape) else None
+    if not isinstance(spread, Node) or function_name(spread.target) != "expand" or value(spread).dim() != 5 or not isinstance(spread.args[0], Node):
+        return None
+    parted = spread.args[0]
+    batch, count, times, length, size = shape(spread)
+    if shape(heads) != (batch, count * times, length, size) or shape(parted) != (batch, count, 1, length, size) or not calls(parted, torch.reshape):
+        return None
+    x: Any = parted.args[0]
+    return x if shape(x) == (batch, count, length, size) else None
 
 
 def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:

@@ -81,7 +81,7 @@ def _pad_of(node: Node) -> tuple[tuple[int, ...], str] | None:
     sizes, mode = given.get("pad"), given.get("mode", "constant")
     if mode not in _EDGES or not isinstance(sizes, (tuple, list)) or any(type(size) is not int or size < 0 for size in sizes):
         return None
-    left, right, top, bottom, front, back = (*sizes, *[0] * (6 - len(sizes)))
+    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))  # type: ignore[operator]
     if mode == "reflect" and (front or back):
         return None
     return (front, back, top, bottom, left, right), mode

@@ -67,7 +67,7 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
         found = _layer_norm(normed) or _rms_norm(normed)
         if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):
             continue
-        arguments = (*found[3:6], call.dtype, input_scale, call.rotate, *found[6:])
+        arguments = (*found[3:6], call.dtype, input_scale, call.rotate, *found[6:], call.by_range)
         if not has_impl(norm_quantise, *metas(arguments)):
             continue
         _put(node, normed, found, arguments)

@@ -15,7 +15,7 @@ from torch.fx import Node
 from ..capture.functional import cast_like
 from ..ops.linear import linear
 from ..weights import Weight
-from .graph import alike, calls, insert, is_input, named, results_of, shape, sole_user, throughout, value
+from .graph import alike, calls, insert, is_input, named, replace, results_of, shape, sole_user, throughout, value
 
 #: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
 HasImpl = Callable[..., bool]
@@ -176,3 +176,30 @@ def joined_images(node: Any) -> tuple[Node, Node] | None:
     if len(parts) != 2 or any(value(part).dtype != value(node).dtype or value(part).dim() != 4 for part in parts):
         return None
     return parts[0], parts[1]
+
+
+def unscaled(q: Node) -> tuple[Node, float]:
+    """``q`` without the factor that it got before it was seen in heads, and the factor."""
+    views: list[Any] = []
+    x: Any = q
+    while calls(x, torch.reshape, torch.permute) and sole_user(x) is not None:
+        views.append(x)
+        x = x.args[0]
+    factor = factor_of(x)
+    if factor is None or sole_user(x) is None or value(x).dtype != value(x.args[0]).dtype:
+        return q, 1.0
+    plain = x.args[0]
+    replace(x, plain)
+    for view in reversed(views):  # what was multiplied need not be dense, as the product is
+        view.meta["val"] = view.target(value(view.args[0]), view.args[1])
+    return (views[0] if views else plain), factor
+
+
+def factor_of(node: Node) -> float | None:
+    """The number by which ``node`` multiplies a tensor, or None. Nobody scales by 0."""
+    if not calls(node, torch.mul, torch.div):
+        return None
+    _, factor = node.args
+    if not isinstance(factor, (int, float)) or factor == 0:
+        return None
+    return factor if node.target is torch.mul else 1 / factor

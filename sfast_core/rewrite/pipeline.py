@@ -42,8 +42,10 @@ from .pack_linears import pack_context, pack_embedding, pack_qkv
 from .patterns import HasImpl, MayLay
 from .place_constants import place_constants
 from .recover_attention import recover_attention
+from .recover_gelu import recover_gelu
 from .recover_integer_products import recover_integer_products
 from .recover_linear import recover_linear
+from .recover_quantise import recover_quantise
 from .recover_rms_norm import recover_rms_norm
 from .recover_scaled_linear import recover_scaled_linear
 from .rejoin_slices import rejoin_slices
@@ -94,6 +96,7 @@ PASSES = (
     Pass(drop_units, after="canonicalise"),
     Pass(drop_copies, after="canonicalise"),
     Pass(recover_silu, after="canonicalise"),
+    Pass(recover_gelu, after="canonicalise"),
     Pass(rejoin_slices, after="canonicalise"),
     Pass(spell_out_attention, after="canonicalise"),
     Pass(simplify_shapes, after="spell_out_attention"),
@@ -105,6 +108,7 @@ PASSES = (
     Pass(recover_linear, after="canonicalise simplify_shapes share_common"),
     Pass(recover_scaled_linear, after="canonicalise recover_linear"),
     Pass(recover_integer_products, after="canonicalise simplify_shapes share_common"),
+    Pass(recover_quantise, after="canonicalise simplify_shapes share_common"),
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
@@ -115,7 +119,7 @@ PASSES = (
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common frames_as_images fuse_conv_shortcut"),
     Pass(eight_bits, after="recover_integer_products recover_scaled_linear tokens_in_rows convolution_as_linear"),
-    Pass(fuse_linear, after="recover_silu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits"),
+    Pass(fuse_linear, after="recover_silu recover_gelu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits"),
     Pass(fuse_group_norm_act, after="recover_silu simplify_shapes frames_as_images"),
     Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
     Pass(fuse_upsample_conv, after="canonicalise"),
@@ -123,11 +127,11 @@ PASSES = (
     Pass(fuse_add_layer_norm, after="rejoin_slices fuse_linear"),
     Pass(fuse_ada_layer_norm, after="fuse_add_layer_norm"),
     Pass(carry_bias, after="fuse_add_layer_norm"),
-    Pass(fuse_norm_quantise, after="recover_rms_norm fuse_ada_layer_norm eight_bits"),
+    Pass(fuse_norm_quantise, after="recover_rms_norm recover_quantise fuse_ada_layer_norm eight_bits"),
     Pass(fuse_ada_rms_norm, after="fuse_norm_quantise"),
     Pass(split_projections, after="fuse_ada_layer_norm fuse_ada_rms_norm"),
     Pass(fuse_attention, after="recover_attention fuse_norm_rope"),
-    Pass(fuse_scaled_glu, after="recover_silu recover_scaled_linear eight_bits"),
+    Pass(fuse_scaled_glu, after="recover_silu recover_gelu recover_scaled_linear eight_bits"),
     Pass(fold_into_quantise, after="fuse_norm_quantise fuse_scaled_glu"),
     Pass(fuse_gated_sum, after="fuse_norm_quantise fuse_ada_rms_norm fold_into_quantise"),
     Pass(share_halves, after="fuse_attention"),

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
 from .graph import calls, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
-from .patterns import sdpa
+from .patterns import factor_of, sdpa, unscaled
 
 
 class _Scores(NamedTuple):
@@ -59,7 +59,7 @@ def recover_attention(graph: Graph) -> int:
 
 def _attend(node: Node, scores: _Scores, v: Node) -> Node:
     """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes what the mask's addition saw, without one [B*H, 1, L, D]."""
-    q, factor = _unscaled(scores.q)
+    q, factor = unscaled(scores.q)
     batch, mask = scores.batch, scores.mask
     if len(batch) == 1:
         batch = (*batch, 1)
@@ -73,33 +73,6 @@ def _attend(node: Node, scores: _Scores, v: Node) -> Node:
 def _in_batch(before: Node, x: Node, batch: tuple[int, ...]) -> Node:
     """``x`` [..., L, D] as [*batch, L, D]."""
     return x if shape(x)[:-2] == batch else insert(before, torch.reshape, x, (*batch, *shape(x)[-2:]))
-
-
-def _unscaled(q: Node) -> tuple[Node, float]:
-    """``q`` without the factor that it got before it was seen in heads, and the factor."""
-    views: list[Any] = []
-    x: Any = q
-    while calls(x, torch.reshape, torch.permute) and sole_user(x) is not None:
-        views.append(x)
-        x = x.args[0]
-    factor = _factor(x)
-    if factor is None or sole_user(x) is None or value(x).dtype != value(x.args[0]).dtype:
-        return q, 1.0
-    plain = x.args[0]
-    replace(x, plain)
-    for view in reversed(views):  # what was multiplied need not be dense, as the product is
-        view.meta["val"] = view.target(value(view.args[0]), view.args[1])
-    return (views[0] if views else plain), factor
-
-
-def _factor(node: Node) -> float | None:
-    """The number by which ``node`` multiplies a tensor, or None. Nobody scales by 0."""
-    if not calls(node, torch.mul, torch.div):
-        return None
-    _, factor = node.args
-    if not isinstance(factor, (int, float)) or factor == 0:
-        return None
-    return factor if node.target is torch.mul else 1 / factor
 
 
 def _product(node: Node) -> tuple[Node, Node, bool] | None:
@@ -151,7 +124,7 @@ def _scores(node: Any, mask: Node | None = None, batch: tuple[int, ...] = ()) ->
     """What ``node`` is made of, each step read by the next alone. ``mask`` is what is added to it, seen as [*batch, L, S]."""
     scale = 1.0
     while isinstance(node, Node) and sole_user(node) is not None:
-        factor = _factor(node)
+        factor = factor_of(node)
         if factor is not None:
             scale *= factor
         elif not calls(node, cast_like) and not (calls(node, torch.reshape) and shape(node.args[0])[-2:] == shape(node)[-2:]):

@@ -36,7 +36,7 @@ class Rotation(NamedTuple):
     is_kernel: bool = False  #: it is one pass already
     halves: bool = False  #: pairs are of an element of the first half and one of the second
     norm: tuple[Node, float] | None = None  #: weight and eps of the RMSNorm that its operator begins with
-    form: str = "matrices"  #: what the factors are: "matrices", "columns" of them, "cosines" and sines of each element or of each "pair", "complex"
+    form: str = "matrices"  #: what the factors are: "matrices", "columns" of them, "cosines" and sines of each element or of each "pair", "complex", "assigned": cosines, and sines of the first and of the second half
 
     @property
     def tokens(self) -> int:
@@ -50,6 +50,10 @@ class Rotation(NamedTuple):
             joined = _stacked(before, *(insert(before, part, factors[0]) for part in (torch.real, torch.imag)), twice=True)
         elif self.form == "pair":
             joined = _stacked(before, *factors, twice=True)
+        elif self.form == "assigned":
+            cosines, first, second = factors
+            parts = (insert(before, _half, cosines, 0), first, second, insert(before, _half, cosines, 1))
+            joined = insert(before, torch.stack, parts, -1)
         elif self.form == "matrices":
             (joined,) = factors
         elif self.form == "columns":
@@ -76,7 +80,7 @@ def _stacked(before: Node, *parts: Node, twice: bool = False) -> Node:
 
 def rotations(graph: Graph) -> list[Rotation]:
     """All that are in ``graph``, in order."""
-    found = [*_by_operator(graph), *_by_norming_operator(graph), *_by_columns(graph), *_by_cosines(graph), *_by_complex(graph), *_by_pairs(graph)]
+    found = [*_by_operator(graph), *_by_norming_operator(graph), *_by_columns(graph), *_by_cosines(graph), *_by_complex(graph), *_by_pairs(graph), *_by_assignment(graph)]
     return sorted(found, key=lambda rotation: rotation.last)
 
 
@@ -147,6 +151,28 @@ def _by_cosines(graph: Graph) -> Iterator[Rotation]:
                 readers = len(x.users) if halves and _only_halves(x, plain) else 2
                 yield Rotation(last, x, heads, (cosines, sines), readers, halves=halves, form="cosines")
                 break
+
+
+def _by_assignment(graph: Graph) -> Iterator[Rotation]:
+    """``y = x * cosines``; to each half of y then the other half of x times sines is added, in place: those of the first half are negative."""
+    for node in calls_of(graph, setitem):
+        before: Any = node.args[0]
+        whole = before.args[0] if calls(before, setitem) and list(before.users)[-1] is node else None
+        if not calls(whole, torch.mul) or len(whole.users) != 2 or len(before.users) != 2 or not isinstance(whole.args[0], Node):
+            continue
+        given, cosines = whole.args
+        put: list[Any] = [before.args, node.args]
+        sines = []
+        for place, (tensor, index, total) in enumerate(put):
+            terms: Any = total.args if calls(total, torch.addcmul) and sole_user(total) is not None else ()
+            if len(terms) != 3 or _half_at(index, tensor) != place or _half_of(terms[0]) != (tensor, place) or _half_of(terms[1]) != (given, 1 - place):
+                break
+            sines.append(terms[2])
+        x, last = _uncast(given), _back(node, _uncast(given))
+        if len(sines) != 2 or last is None or not all(isinstance(sine, Node) and shape(sine) == (*shape(cosines)[:-1], shape(x)[-1] // 2) for sine in sines):
+            continue
+        if heads := _heads(x, cosines, 0):
+            yield Rotation(last, x, heads, (cosines, *sines), readers=3 if given is x else 1, halves=True, form="assigned")
 
 
 def _by_complex(graph: Graph) -> Iterator[Rotation]:
@@ -326,14 +352,20 @@ def _half_of(node: Any) -> tuple[Node, int] | None:
     if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
         return None
     x = node.args[0]
-    *before, last = node.args[1]
+    half = _half_at(node.args[1], x)
+    return None if half is None else (x, half)
+
+
+def _half_at(index: Any, x: Node) -> int | None:
+    """Which half of the last dimension of ``x`` an index names."""
+    *before, last = index
     middle = shape(x)[-1] // 2
     whole = before == [Ellipsis] or (len(before) == value(x).dim() - 1 and all(item == slice(None) for item in before))
     if not whole or not isinstance(last, slice) or last.step is not None:
         return None
     if (last.start or 0, last.stop) == (0, middle):
-        return x, 0
-    return (x, 1) if last.start == middle and last.stop in (None, 2 * middle) else None
+        return 0
+    return 1 if last.start == middle and last.stop in (None, 2 * middle) else None
 
 
 def _only_halves(x: Node, plain: Node) -> bool:

@@ -121,7 +121,7 @@ def _zeros_around(node: Node) -> bool:
         return False
     if any(type(size) is not int or size < 0 for size in sizes):
         return False
-    left, right, top, bottom, front, back = (*sizes, *[0] * (6 - len(sizes)))
+    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))  # type: ignore[operator]
     if left != right or top != bottom or own[0] != 0 or back:
         return False
     x: Any = pad.args[0]

@@ -73,3 +73,27 @@ def test_passes_are_counted_as_for_a_gpu() -> None:
     assert before == 5 and after == 2 and passes["fuse_ada_layer_norm"] == 1
     assert handle.engine.report.signatures[0].passes["fuse_ada_layer_norm"] == 0
     assert families._largest(counted)[2] == "fuse_add_layer_norm 1, fuse_ada_layer_norm 1"
+
+
+def test_a_floor_counts_products_and_attention_apart() -> None:
+    from benchmarks.floors import Rates, work_of
+
+    layer, q = nn.Linear(16, 32), torch.randn(1, 2, 8, 16)
+
+    def run() -> None:
+        with torch.inference_mode():
+            layer(torch.randn(4, 16))
+            torch.nn.functional.conv2d(torch.randn(1, 3, 6, 6), torch.randn(5, 3, 3, 3))
+            torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+    work = work_of(run)
+    assert (work.products, work.attention) == (2 * 4 * 16 * 32 + 2 * 5 * 3 * 9 * 16, 4 * 2 * 8 * 8 * 16)
+    assert Rates(work.products, 2 * work.attention).floor_ms(work) == pytest.approx(1500)
+
+
+def test_what_is_wide_is_a_family() -> None:
+    from benchmarks.families_wide import WideRow, wide_table
+    from benchmarks.family_full_width import WIDE
+
+    assert all(any(family.config == small.config for small in FAMILIES.values()) for family in WIDE.values())
+    assert wide_table([WideRow("A model", 4.0, 3.0, 2.0, 1.6, 0.01, 0.02)]).splitlines()[2] == "| A model | 2.00 | 1.25 | 4.00 | 3.00 | 1.50 | 1.0e-02 | 2.0e-02 |"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.capture import Recorder, in_place_of
 from sfast_core.capture.leaf import Leaf
+from sfast_core.engine import Engine
 from tests.quantised import Quantised
 from tests.tracing import try_record
 
@@ -142,3 +145,44 @@ def test_what_it_does_besides_ends_the_recording(forward: Callable[..., Any], re
 
     _, found = try_record(Around(), torch.randn(2, 8))
     assert reason in found.reason  # type: ignore[union-attr]
+
+
+class Brought(nn.Module):
+    """A layer whose weight a host's function makes ready, which looks at attributes by names that it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ Host.ready(self)
+
+
+class Host:
+    @staticmethod
+    def ready(layer: nn.Module) -> torch.Tensor:
+        assert all(hasattr(layer, f"{name}_x"[:-2]) for name in layer._parameters)
+        return layer.weight * 2
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_what_a_hosts_function_asks_of_a_layer_may_stay_unwatched(unread: bool) -> None:
+    """What it does to the weight is recorded all the same."""
+
+    @contextmanager
+    def scope(recorder: Recorder) -> Iterator[None]:
+        def ready(original: Any, layer: nn.Module) -> torch.Tensor:
+            with recorder.unread():
+                return original(layer)  # type: ignore[no-any-return]
+
+        with in_place_of(Host, "ready", ready) if unread else nullcontext():
+            yield
+
+    model = nn.Sequential(Brought()).eval()
+    engine, x = Engine("Model", CompileConfig(allow_cpu=True), scope), torch.randn(2, 4)
+    with torch.no_grad():
+        for step in range(4):
+            if step == 2:
+                model[0].where_it_is = "elsewhere"
+            torch.testing.assert_close(engine.call(model, model.forward, (x,), {}), x @ model[0].weight * 2)
+    assert engine.report.calls["traced"] == (1 if unread else 2)

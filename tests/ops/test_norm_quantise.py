@@ -56,7 +56,7 @@ def test_the_meaning_is_that_of_the_two_ops(how: str) -> None:
 ROW, VECTOR, X = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((2, 1, 64), (64,), (2, 5, 64)))
 REASONS = {
     "norm is": ((X, "group", 1e-6, torch.int8), {}),
-    "is for int8 by row": ((X, "rms", 1e-6, E4M3), {}),
+    "is for float8 with one scale": ((X, "rms", 1e-6, torch.int8, torch.ones(())), {}),
     "doesn't divide": ((X, "rms", 1e-6, torch.int8, None, 256), {}),
     "longer than": ((X.new_empty(2, 5, 8448), "rms", 1e-6, torch.int8), {}),
     "gate without a residual": ((X, "rms", 1e-6, torch.int8), {"gate": ROW}),

@@ -126,7 +126,7 @@ def test_what_is_in_front_is_read(name: str) -> None:
     forward, read = FOLDED[name]
     found, graph = both(forward)
     (node,) = quantising(graph)
-    _, _, _, _, act, times, front = node.args
+    _, _, _, _, act, times, front, _ = node.args
     assert found == 1 and Read(act, times is not None, front is not None) == read  # type: ignore[arg-type]
     if "elsewhere" not in name and "nothing else" not in name:
         assert count(graph, *MAKING) == 0

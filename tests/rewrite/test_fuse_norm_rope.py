@@ -61,6 +61,15 @@ def by_slices(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     return ((x * cosines) + (turned * sines)).to(x.dtype)
 
 
+def by_halves_in_place(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """As ComfyUI's language models do."""
+    cosines, sines = matrices[..., 0, 0].repeat(1, 1, 1, 2), matrices[..., 1, 0]
+    turned, middle = x * cosines, D // 2
+    turned[..., :middle].addcmul_(x[..., middle:], -sines)
+    turned[..., middle:].addcmul_(x[..., :middle], sines)
+    return turned.to(x.dtype)
+
+
 def by_complex(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """As diffusers' Qwen-Image and Lumina do."""
     factors = torch.complex(matrices[..., 0, 0], matrices[..., 1, 0])
@@ -141,6 +150,7 @@ ROPES: dict[str, Rope] = {
     "operator": by_operator,
     "halves": by_halves,
     "slices": by_slices,
+    "halves in place": by_halves_in_place,
     "complex": by_complex,
     "operator of halves": by_operator_of_halves,
     "assignment": by_assignment,

@@ -27,6 +27,7 @@ GROUP_NORMS: dict[str, tuple[Function, str, bool, int, int]] = {
     "with a sum": (lambda net, x, e: F.silu(net.norm(x + e[:, :, None, None])), "silu", True, 0, 0),
     "with a sum, the vector first": (lambda net, x, e: net.norm(e[..., None, None] + x), "none", True, 0, 0),
     "with one vector for all": (lambda net, x, e: net.norm(x + e[:1, :, None, None]), "none", True, 0, 0),
+    "pixels in a row": (lambda net, x, e: F.silu(net.norm(x.flatten(2)).transpose(1, 2)), "silu", False, 0, 0),
     "without weights": (lambda net, x, e: F.silu(F.group_norm(x, 4)), "silu", False, 0, 0),
     "its result used twice": (lambda net, x, e: (lambda y: F.silu(y) + y)(net.norm(x)), "none", False, 1, 1),
     "SiLU used twice": (lambda net, x, e: (lambda y: y * y)(F.silu(net.norm(x))), "silu", False, 0, 0),

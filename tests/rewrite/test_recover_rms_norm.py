@@ -31,6 +31,7 @@ WAYS: dict[str, tuple[Way, bool]] = {
     "diffusers": (lambda net, x: (x * _root(x)).to(x.dtype) * net.weight, True),
     "transformers": (_llama, True),
     "Gemma": (lambda net, x: (x.float() * _root(x) * (1.0 + net.weight.float())).type_as(x), True),
+    "T5 in ComfyUI, in the tokens' dtype": (lambda net, x: net.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)), True),
     "without a weight": (lambda net, x: (x * _root(x)).to(x.dtype), False),
     "squares as products": (lambda net, x: (x * torch.rsqrt((x.float() * x.float()).mean(dim=-1, keepdim=True) + 1e-6)).to(x.dtype), False),
     "in float32 to the end": (lambda net, x: x.float() * _root(x), False),

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfast_core.rewrite.patterns import gelu
 from sfast_core.rewrite.simplify import fold_constants
 from tests.models import Forward
 from tests.tracing import count, evaluate, rewritten, trace
@@ -164,3 +165,21 @@ def test_slices_that_are_joined_again(name: str) -> None:
     way, expected = REJOINED[name]
     found, graph = rewritten("rejoin_slices", Forward(lambda net, x: way(net, x) + 1), torch.randn(2, 5, 3))
     assert found == expected and count(graph, torch.cat) == (not expected)
+
+
+_ROOT = (2 / torch.pi) ** 0.5
+GELUS: dict[str, tuple[Function, int]] = {
+    "half first": (lambda net, x: 0.5 * x * (1.0 + torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 3.0)))), 1),
+    "half last": (lambda net, x: (x * (torch.tanh((x + x**3 * 0.044715) * _ROOT) + 1)) * 0.5, 1),
+    "squares": (lambda net, x: 0.5 * x * (1.0 + torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 2.0)))), 0),
+    "another root": (lambda net, x: 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.044715 * torch.pow(x, 3.0)))), 0),
+    "of something else": (lambda net, x: 0.5 * (x + 1) * (1.0 + torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 3.0)))), 0),
+    "tanh read elsewhere": (lambda net, x: (lambda t: 0.5 * x * (1.0 + t) + t)(torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 3.0)))), 0),
+}
+
+
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu_by_tanh(name: str) -> None:
+    function, expected = GELUS[name]
+    found, graph = changed("recover_gelu", function)
+    assert (found, count(graph, gelu)) == (expected, expected)

@@ -94,7 +94,8 @@ function summary(node) {
   const state = say(event.state) + (event.step ? ` ${event.step}/${event.steps}` : "");
   const done = event.done ? `${Math.round(100 * event.done)}%` : null;
   const bytes = sum([...models.keys()].map((model) => graphs.get(model) ?? 0));
-  return [state, event.quality, done, speed(event), bytes ? megabytes(bytes) : null].filter(Boolean).join(" · ");
+  const answered = event.calls?.answered ? say("answered", { count: event.calls.answered }) : null;
+  return [state, event.quality, done, speed(event), answered, bytes ? megabytes(bytes) : null].filter(Boolean).join(" · ");
 }
 
 const reason = (event) => (event?.why ? say("because", { why: event.why, advice: event.advice }) : null);

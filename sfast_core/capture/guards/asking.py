@@ -86,7 +86,8 @@ def setting_of(function: Any) -> Question | None:
 
 def of_file(module: ModuleType, name: str) -> Question | None:
     """A question for an attribute of a file's that its class computes, as those of ``torch.backends`` are."""
-    if type(module) is ModuleType or name in vars(module) or not hasattr(type(module), name) or not is_given(module.__name__):
+    computes = hasattr(type(module), name) or hasattr(type(module), "__getattr__")
+    if type(module) is ModuleType or name in vars(module) or not computes or not is_given(module.__name__):
         return None
     return partial(getattr, module, name) if _is_simple(answer_to(partial(getattr, module, name))) else None
 
@@ -227,6 +228,10 @@ def _locale() -> Any:
     return locale.setlocale(locale.LC_ALL, None)
 
 
+def _environment() -> Any:
+    return "\n".join(f"{name}={value}" for name, value in os.environ.items())
+
+
 def _home() -> Any:
     return (os.environ.get("HOME"), os.environ.get("USERPROFILE"))
 
@@ -252,6 +257,7 @@ def functions_that_ask() -> dict[int, Question | str]:
     note(builtins, ("open", "input"), LOOKS)
     note(sys.modules["io"], ("open_code",), LOOKS)
     note(os.path, ("expanduser",), _home)
+    note(os.path, ("expandvars",), _environment)
     note(torch, ("load", "from_file"), LOOKS)
     if (numpy := sys.modules.get("numpy")) is not None:
         note(numpy, ("load", "loadtxt", "genfromtxt", "fromfile"), LOOKS)

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 from .chains import ITEM, Chain, CodeReads, read_every, read_everything
-from .stack import DYNAMIC, GETTING, LISTING, MUTATORS, NAMING, UNKNOWN, Value, Values, is_name
+from .stack import DYNAMIC, GETTING, LISTING, MUTATORS, NAMING, READING_WHOLE, UNKNOWN, Value, Values, is_name
 
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
 _NO_EFFECT = frozenset(
@@ -212,7 +212,7 @@ class _Reader(Values):
             self._escape(argument)
             for chain in argument.chains:
                 chain.given = True
-            if called.method == "format":  # of a string
+            if called.method in READING_WHOLE:
                 for chain in argument.chains:
                     chain.every = True
         if called.method in MUTATORS:

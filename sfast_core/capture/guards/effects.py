@@ -213,6 +213,9 @@ class _Finder:
                 now = vars(owner).get(name, MISSING)
                 if self._another(now, before):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
+        for table, part, hooks, origin in reads.hooks:
+            if list(map(id, table.get(part, {}).values())) != list(map(id, hooks)):
+                self._refuse((id(table), part), Origin(origin, part))
         for seen in reads.functions.values():
             for cell, then in seen.cells:
                 if self._another(content_of(cell), then):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ...reasons import HOOKS, KEEPS_STATE
+from .seen_objects import OF_HOOKS
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_CALL = "_call_impl"
+_TABLES = operator.itemgetter(*OF_HOOKS)
 #: Code whose hooks only hand on what layers return, within one call: transformers collects ``hidden_states`` so.
 _TRANSPARENT = frozenset({"transformers.utils.output_capturing"})
 
@@ -21,7 +25,7 @@ def transparent(hook: Any) -> bool:
 
 def hooked_below(root: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules below ``root`` that have hooks which may do anything."""
-    tables = ((module, module.__dict__.get(part)) for module in root.modules() if module is not root for part in _HOOKS)
+    tables = ((module, module.__dict__.get(part)) for module in root.modules() if module is not root for part in OF_HOOKS)
     return list(dict.fromkeys(module for module, table in tables if table and not all(map(transparent, table.values()))))
 
 
@@ -32,8 +36,10 @@ class Hooks:
         reason: why a trace can't be trusted with these, or None.
     """
 
-    def __init__(self, tables: list[tuple[Any, dict[Any, Any]]], reason: str | None) -> None:
+    def __init__(self, tables: list[tuple[Any, dict[Any, Any]]], reason: str | None, owners: list[dict[str, Any]]) -> None:
         self._tables = tables
+        self._owners, self._owned = owners, list(itertools.chain.from_iterable(map(_TABLES, owners)))
+        self._calls = [owner.get(_CALL) for owner in owners]
         self._empty = [table for _, table in tables if not table]
         self._filled = [(name, table, list(table.values())) for name, table in tables if table]
         self.reason = reason
@@ -49,6 +55,13 @@ class Hooks:
             if len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True)):
                 if not all(map(transparent, (*now, *then))):
                     return f"the forward hooks of {name} changed"
+        try:
+            if not all(map(operator.is_, itertools.chain.from_iterable(map(_TABLES, self._owners)), self._owned)):
+                return "the table of a layer's forward hooks is another"
+        except KeyError:
+            return "the table of a layer's forward hooks is gone"
+        if not all(map(operator.is_, map(dict.get, self._owners, itertools.repeat(_CALL)), self._calls)):
+            return "how a layer is called changed"
         return None
 
 
@@ -57,10 +70,13 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
     shared = torch.nn.modules.module
     tables: list[tuple[Any, dict[Any, Any]]] = [("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]
     reason = HOOKS(whose="all modules have") if any(table for _, table in tables) else None
+    owners = []
     for name, module in modules:
         if module is None or module is root:
             continue
-        for part in _HOOKS:
+        if all(part in module.__dict__ for part in OF_HOOKS):
+            owners.append(module.__dict__)
+        for part in OF_HOOKS:
             table = module.__dict__.get(part)
             if table is None:
                 continue
@@ -71,7 +87,7 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
             reason = KEEPS_STATE(name=name)
     if reason is None and root is not None and _keeps_state(root.__dict__):
         reason = KEEPS_STATE(name="it")
-    return Hooks(tables, reason)
+    return Hooks(tables, reason, owners)
 
 
 def _keeps_state(own: dict[str, Any]) -> bool:

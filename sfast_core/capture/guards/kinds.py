@@ -208,7 +208,7 @@ def answer(value: Any) -> Any:
     if isinstance(value, weakref.ref):
         return value() is not None  # it never leads to another object, and what it leads to isn't held here
     if hasattr(value, "dtype"):
-        return (str(value.dtype), value.shape, value.tobytes())
+        return (str(value.dtype), value.shape, value.strides, value.flags.num, value.tobytes())
     return bytes(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CellType, CodeType, FunctionType, MemberDescriptorType
+from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -141,8 +141,8 @@ class Row:
             yield name, MISSING
 
 
-def slot(member: MemberDescriptorType, seen: Seen) -> Any:
-    """What is in a slot of an object, or MISSING."""
+def slot(member: MemberDescriptorType | GetSetDescriptorType, seen: Seen) -> Any:
+    """What is in a slot of an object, or MISSING; likewise of what C keeps."""
     value = seen.get()
     try:
         return MISSING if value is None else member.__get__(value, type(value))

@@ -13,6 +13,7 @@ import decimal
 import functools
 import operator
 import sys
+import typing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
@@ -40,15 +41,17 @@ from .given import IMPORTING, asker, is_functional, is_given, is_importing, is_o
 from .gone import drop_gone
 from .kinds import Kind
 from .notes import MISSING, Asked, Place, Seen, Table, item_of
+from .of_c import member_of
 from .origin import Origin
 from .seen_objects import PLAIN, WALKS
-from .seen_values import CONTAINERS, SeenValues
+from .seen_values import CONTAINERS, WITHOUT_MORE, SeenValues
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 #: What a tensor's operators are called by, which no code names.
 _OPERATORS = tuple(
     name for each in vars(operator) if each.startswith("__") for name in (each, f"__r{each[2:]}") if callable(getattr(torch.Tensor, name, None))
 )
+_HINTS = frozenset({"get_type_hints", "get_annotations", "signature"})  #: functions that ask for annotations
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
@@ -109,7 +112,7 @@ class ReadSet(SeenValues):
             elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
                 return
             else:
-                self.readers.frame = frame
+                self.readers.plan(frame)
                 plan = self._planned(code, frame.f_globals)
             if not plan.roots and not plan.receives:
                 return
@@ -171,7 +174,9 @@ class ReadSet(SeenValues):
             return
         value = self._place(names, name, names.get(name, MISSING), origin)
         if value is MISSING:
-            value = self._place(vars(builtins), name, vars(builtins).get(name, MISSING), Origin(None, "builtins"))
+            own = names.get("__builtins__")
+            found = own if type(own) is dict else vars(builtins)
+            value = self._place(found, name, found.get(name, MISSING), Origin(None, "builtins"))
         self._below(value, chain, origin, name)
 
     def _imported(self, names: Table, name: str, level: int, itself_: bool, chain: Chain) -> None:
@@ -195,6 +200,8 @@ class ReadSet(SeenValues):
         if kind is Kind.TENSOR and (chain.below or chain.every) and (isinstance(value, torch.nn.Parameter) or value.__dict__):  # or one that somebody has marked
             self._given_attributes(value, chain, Origin(None, name))
         if kind in PLAIN or kind in (Kind.STATEFUL, Kind.OPAQUE):
+            if kind is Kind.VALUE and chain.below and type(value) not in WITHOUT_MORE:
+                self._given_attributes(value, chain, Origin(None, name))
             return
         if kind not in CONTAINERS:
             self._see(value, chain, Origin(None, name))
@@ -256,8 +263,10 @@ class ReadSet(SeenValues):
             self._ask(arrays, Origin(None, "numpy's settings"))
         if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
             self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
-            self.loose.update(*(getattr(cls, "__protocol_attrs__", ()) for cls in abstract))
+            self.loose.update(*map(_attributes_of_protocol, abstract))
         own = [cls for cls in classes if not is_given(cls.__module__)]
+        if not _HINTS.isdisjoint(self._names):
+            self._told.add("__annotations__")
         if names := self._told - {"__subclasses__"}:
             functions = [seen.function for seen in self.functions.values() if not is_given(seen.function.__module__)]
             self._ask(names_of_all([*own, *functions], names), Origin(None, "what a function or a class is called"))
@@ -346,7 +355,10 @@ class ReadSet(SeenValues):
         """The names that are read of whatever which a class of a user's has."""
         if cls not in self._loose_names:
             owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
-            self._loose_names[cls] = list({name for owner in owners for name in vars(owner).keys() & self.loose})
+            names = {name for owner in owners for name in vars(owner).keys() & self.loose}
+            if issubclass(cls, BaseException):
+                names |= {name for name in self.loose if member_of(cls, name) is not None}
+            self._loose_names[cls] = list(names)
         return self._loose_names[cls]
 
 
@@ -356,6 +368,14 @@ def _attributes_of(chain: Chain) -> Chain:
     found = Chain(chain.depth)
     found.below = {key: below for key, below in chain.below.items() if key[0] != ITEM}
     return found
+
+
+def _attributes_of_protocol(cls: type) -> Iterable[str]:
+    """By which it is told whether something is of this class, where it is one of ``typing.Protocol``."""
+    if not getattr(cls, "_is_protocol", False):
+        return ()
+    found: Iterable[str] | None = getattr(cls, "__protocol_attrs__", None)  # since Python 3.12
+    return typing._get_protocol_attrs(cls) if found is None else found  # type: ignore[attr-defined]
 
 
 def _is_called_by_read(frame: FrameType) -> bool:

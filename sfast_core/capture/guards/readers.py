@@ -48,6 +48,12 @@ class Readers:
         self.others: Any = None
         self._module: torch.nn.Module | None = None
         self._known: tuple[FrameType | None, Reader] = None, Reader(None, None)
+        self._take_tensors: dict[int, tuple[CodeType, bool]] = {}  # functions that have started, by their code
+
+    def plan(self, frame: FrameType) -> None:
+        """A function of some code starts for the first time. Only now are its variables looked at: before Python 3.13 that keeps what is in them."""
+        self.frame = frame
+        self._take_tensors[id(frame.f_code)] = frame.f_code, _takes_tensors(frame)
 
     def note(self, key: Key) -> None:
         """Something is looked at, the first time it counts."""
@@ -59,7 +65,7 @@ class Readers:
         if self._module is not None:
             return Reader(None, weakref.ref(self._module), self.others)
         if self._known[0] is not self.frame:
-            self._known = self.frame, _reader(self.frame)
+            self._known = self.frame, _reader(self.frame, self._take_tensors)
         return self._known[1] if self.others is None else self._known[1]._replace(others=self.others)
 
     @contextmanager
@@ -88,13 +94,14 @@ def reader_at(frame: FrameType | None) -> Reader:
     """Who is at work where code of ours runs in this frame."""
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
-    return _reader(frame)
+    return _reader(frame, {})
 
 
-def _reader(frame: FrameType | None) -> Reader:
+def _reader(frame: FrameType | None, known: dict[int, tuple[CodeType, bool]]) -> Reader:
     function = inner = None  # what is called by the one that ``frame`` is, on the way out
     while frame is not None and frame.f_code is not CALLS_A_MODULE and not is_ours(frame.f_code.co_filename):
-        function, inner = inner or function, frame.f_code if _takes_tensors(frame) else None
+        code, takes = known.get(id(frame.f_code)) or (frame.f_code, _takes_tensors(frame))
+        function, inner = inner or function, code if takes else None
         frame = frame.f_back
     module = frame.f_locals.get("self") if frame is not None and frame.f_code is CALLS_A_MODULE else None
     return Reader(function, weakref.ref(module) if isinstance(module, torch.nn.Module) else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from types import MemberDescriptorType
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -15,10 +15,12 @@ from .chains import ITEM, USED, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
+from .of_c import is_of_c, told
 from .origin import Origin
 from .readers import Readers
 
 ASKED, BOUND = "asked", "bound"
+OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
@@ -41,6 +43,7 @@ class SeenObjects:
         lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
         spaces: what the classes had of which something was seen.
         counted: tables of weights that are gone through, and how many there were.
+        hooks: of modules that have some: the module's table, the name in it, and which there were.
         marked: tensors of which what others had put on them is read.
         readers: who looked first at what is read.
         arrays: NumPy is used.
@@ -56,6 +59,7 @@ class SeenObjects:
         self.classes: dict[tuple[type, str], list[Any]] = {}
         self.spaces: dict[type, Table] = {}
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
+        self.hooks: list[tuple[Table, str, list[Any], Origin | None]] = []
         self.marked: dict[int, Marked] = {}
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
@@ -123,7 +127,8 @@ class SeenObjects:
         seen.computed |= chain.every
         if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
             seen.every = True
-            for name in (*seen.before, *own_of(seen.cls)):
+            own = vars(value) if issubclass(seen.cls, threading.local) else seen.before
+            for name in (*own, *own_of(seen.cls)):
                 self._below(self._attribute(seen, name), USED, seen.origin, name)
 
     def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
@@ -160,6 +165,7 @@ class SeenObjects:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
+            self.hooks += [(table, part, list(table[part].values()), origin) for part in OF_HOOKS if table.get(part)]
             if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
                 for name in CALLING:
                     then = self._attribute(seen, name)
@@ -204,11 +210,13 @@ class SeenObjects:
         how = self.lookups.get((seen.cls, name))
         if how is None:
             in_class = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
-            how = self.lookups[seen.cls, name] = _how(seen.cls, in_class), in_class
+            how = self.lookups[seen.cls, name] = ASKED if is_of_c(in_class, name) else _how(seen.cls, in_class), in_class
         kind, in_class = how
         if kind is ASKED:
-            ask, of = (slot, (in_class, seen)) if isinstance(in_class, MemberDescriptorType) else (local, (name, seen))
+            ask, of = (slot, (in_class, seen)) if isinstance(in_class, (MemberDescriptorType, GetSetDescriptorType)) else (local, (name, seen))
             then = ask(*of)
+            if is_of_c(in_class, name) and told(in_class, seen.get()) is COMPUTED:
+                return COMPUTED
             self.asked.setdefault((id(seen), name), Asked(ask, of, then, Origin(seen.origin, name)))
             return then
         if kind is COMPUTED or seen.table is None:  # what a property reads is in its code

@@ -34,6 +34,7 @@ from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .notes import COMPUTED, MISSING, Asked, Held, Marked, Place, SeenFunction, Table, content_of, copy_of, item_of
+from .of_c import member_of, told
 from .origin import Origin
 from .readers import Reader
 from .seen_objects import PLAIN, SeenObjects
@@ -41,6 +42,10 @@ from .stack import MUTATORS
 
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
+#: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are of these.
+WITHOUT_MORE = frozenset({torch.Tensor, torch.nn.Parameter, dict, list, tuple, set, str, int, float, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type})
+#: What threads wait for: by what is called, what is asked.
+_OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
 _OTHERS = 3  # who have a tensor's dictionary besides its places: the tensor, its mark, and who counts them
 
@@ -153,9 +158,9 @@ class SeenValues(SeenObjects):
                 for name in ("_name_", "_value_"):
                     self._below(self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name)
             owner = getattr(value, "__self__", None)
-            for name in ("locked", "is_set"):  # of what threads wait for
-                if (ATTRIBUTE, name) in chain.below and hasattr(type(value), name):
-                    self._ask(getattr(value, name), origin)
+            for name, asks in _OF_THREADS.items():
+                if (ATTRIBUTE, name) in chain.below and hasattr(type(value), asks):
+                    self._ask_it(getattr(value, asks), (id(value), asks), origin)
             if owner is not None and isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
                 self._see(owner, USED, origin)
             inner = carried(value)
@@ -186,7 +191,9 @@ class SeenValues(SeenObjects):
             gc.enable()
 
     def _ask(self, question: Question, origin: Origin | None) -> None:
-        key = (id(question), "")
+        self._ask_it(question, (id(question), ""), origin)
+
+    def _ask_it(self, question: Question, key: tuple[int, str], origin: Origin | None) -> None:
         if key not in self.asked:
             self.asked[key] = Asked(answer_to, (question,), answer_to(question), origin)
             self.readers.note(key)
@@ -197,7 +204,9 @@ class SeenValues(SeenObjects):
         return self.asked.setdefault((id(value), name), Asked(name_of, (name, reference), name_of(name, reference), Origin(origin, name))).then
 
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
-        """Attributes that somebody has put on a tensor, a number, a list of a class of its own."""
+        """Attributes that somebody has put on a tensor, a number, a list of a class of its own; and what classes have that aren't Python's."""
+        if type(value) not in WITHOUT_MORE:
+            self._of_its_class(value, chain, origin)
         table = getattr(value, "__dict__", None) if type(value).__dictoffset__ else None
         if type(table) is not dict or isinstance(value, (type, ModuleType, FunctionType)):
             return
@@ -216,6 +225,17 @@ class SeenValues(SeenObjects):
             ref = weakref.ref(tensor, functools.partial(_let_go, weakref.ref(self), id(tensor)))
             known = self.marked[id(tensor)] = Marked(ref, table)
         return known
+
+    def _of_its_class(self, value: Any, chain: Chain, origin: Origin | None) -> None:
+        """What the class of a value has that is compared by what it is: methods of a named tuple's, say, or a defaultdict's function."""
+        cls = type(value)
+        given = is_given(cls.__module__)
+        for below in () if self._kinds.get(cls) is Kind.VALUE and given else chain.attributes:
+            if not given:
+                self._class_attribute(cls, below.name, Origin(None, cls.__qualname__))
+            if (member := member_of(cls, below.name)) is not None and (then := told(member, value)) is not COMPUTED:
+                self.asked.setdefault((id(value), below.name), Asked(told, (member, value), then, Origin(origin, below.name)))
+                self._below(then, below.chain, origin, below.name)
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         value = self._class_attribute(cls, name, origin)
@@ -282,6 +302,8 @@ class SeenValues(SeenObjects):
         return place.then
 
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
+        if not is_given(module.__name__):
+            self.asked.setdefault((id(module), "__class__"), Asked(type, (module,), type(module), origin))
         names = vars(module)
         self.arrays |= module.__name__ == "numpy"
         for (what, name), below in chain.below.items():
@@ -295,6 +317,9 @@ class SeenValues(SeenObjects):
             if what == ATTRIBUTE and name in TOLD:
                 self.exact.add(id(function))  # another one has another name
                 self._below(self._tell(function, name, origin), below, origin, name)
+            elif what == ATTRIBUTE and name == "__globals__":
+                for _, key in filter(lambda each: each[0] == ITEM, below.below):
+                    self._below(self._place(function.__globals__, key, function.__globals__.get(key, MISSING), origin), USED, origin, key)
             elif what == ATTRIBUTE and name not in vars(FunctionType):
                 table = vars(function)
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
@@ -332,6 +357,7 @@ class SeenValues(SeenObjects):
             self.held[id(value)].written |= chain.written
         for (what, key), below in chain.below.items():
             if what != ITEM:
+                self._loosen(below)  # of an item that a named tuple has by this name, say
                 continue
             item = item_of(value, kind, key)
             if type(value) is dict:

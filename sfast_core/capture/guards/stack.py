@@ -15,6 +15,7 @@ MUTATORS = frozenset(
 DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 NAMING = frozenset({"attrgetter", "methodcaller"})
 GETTING = frozenset({"__getattribute__", "__getattr__"})  #: methods by which an attribute is asked for
+READING_WHOLE = frozenset({"format", "format_map", "vformat", "__get__"})  #: methods that read any attribute of what they are given
 LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
 
 
@@ -80,8 +81,8 @@ class Values:
         self._stack.append(Value((chain,), builtin=builtin))
 
     def _attribute(self, of: Value, name: str, is_method: bool = False) -> Value:
-        if of.is_constant and isinstance(of.constant, str) and name in ("format", "format_map"):
-            return Value(unknown=True, method="format")
+        if of.is_constant and isinstance(of.constant, str) and name in READING_WHOLE:
+            return Value(unknown=True, method=name)
         if of.unknown or not of.chains or of.method is not None:
             self._reads.loose.add(name)
         if of.method is not None:
@@ -101,7 +102,7 @@ class Values:
             if not is_method:
                 self._escape(of)
             return Value(of.chains, of.unknown, method=name) if is_method else UNKNOWN
-        if (is_method and name in MUTATORS) or name in GETTING:
+        if (is_method and name in MUTATORS) or name in GETTING or name in READING_WHOLE:
             self._loaded(of, (ATTRIBUTE, name))
             return Value(of.chains, of.unknown, method=name)
         return self._loaded(of, (ATTRIBUTE, name))

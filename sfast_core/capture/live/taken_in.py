@@ -59,14 +59,13 @@ class TakenIn:
         self._verdicts: dict[Any, _Verdict] = {}
         self._times: dict[Any, int] = {}  # how often functions of a kind were let run live
         self._changes: dict[Any, int] = {}
-        self._served: dict[Any, int] = {}  # the last sampling in which one of a kind was there
         self._reach: weakref.WeakKeyDictionary[Any, Reach] = weakref.WeakKeyDictionary()
         self._found: dict[Any, frozenset[str]] = {}  # words that were looked for and that the code doesn't tell
         self._values: dict[str, set[str]] = {}
 
     def clear(self) -> None:
         """Record all of them again."""
-        for table in (self._verdicts, self._times, self._changes, self._served, self._found, self._values):
+        for table in (self._verdicts, self._times, self._changes, self._found, self._values):
             table.clear()  # type: ignore[attr-defined]
 
     def begin_sampling(self) -> None:
@@ -168,17 +167,11 @@ class TakenIn:
         self._found[kind] = self._found.get(kind, frozenset()) | {word}
 
     def changed(self, kinds: Collection[Any], change: str) -> None:
-        """Something that functions of these kinds read isn't what it was in the trace."""
+        """Something that functions of these kinds read isn't what it was in a trace that was used in this sampling."""
         for kind in kinds:
-            if self._served.get(kind, self.sampling) == self.sampling:
-                self._changes[kind] = self._changes.get(kind, 0) + 1
-                if self._changes[kind] >= _CHANGES:
-                    self.refuse([kind], f"{change} from step to step")
-
-    def served(self, kinds: Collection[Any]) -> None:
-        """A trace with functions of these kinds has served a call."""
-        for kind in kinds:
-            self._served[kind] = self.sampling
+            self._changes[kind] = self._changes.get(kind, 0) + 1
+            if self._changes[kind] >= _CHANGES:
+                self.refuse([kind], f"{change} from step to step")
 
     def refused(self, around: Surroundings) -> str | None:
         """Why this call isn't traced with those that were admitted before it: something was found against one meanwhile."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...reasons import RANDOM
 from ..errors import CaptureError
+from ..guards import Pausing, Unwatched
 from .options import Foreign
 from .recording import LiveRecording
 from .surroundings import tensors_in
@@ -25,12 +28,24 @@ class TakingIn(LiveRecording):
 
     _leaf: list[str] | None
     raised: int | None
+    watch: Pausing
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.read_set: ReadSet | None = None
         self.blamed: Foreign | None = None
         self._at_work: list[Foreign] = []
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """Record, and don't watch what the code reads: a host's own, whose way to a weight is asked for at each call."""
+        watch, self.watch = self.watch, Unwatched()
+        watch.pause()
+        try:
+            yield
+        finally:
+            self.watch = watch
+            watch.resume()
 
     @property
     def at_work_in(self) -> Any:

@@ -14,7 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine import Engine
@@ -92,6 +92,7 @@ class _Run:
     fused: int
     steps: int
     signatures: dict[SignatureReport, int]  # the calls of each
+    answered: Counter[str] = field(default_factory=Counter)
     state: str | None = None
     fell_back: bool = False
     fast_calls: int = 0  # with another fast call just before
@@ -106,7 +107,7 @@ class Status:
         node: its id in the prompt.
         send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``advice`` (what the user can do about it), ``step``,
             ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality`` (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where
-            there was one signature), ``calls`` by path, ``rate`` in steps per second, and ``live``, what of other nodes ran between
+            there was one signature), ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and ``live``, what of other nodes ran between
             segments, its share of the time, and the weights that are streamed. What isn't known is None.
 
     Other events of this name are sent by nodes: ``graphs``, the bytes of all models' graphs by model; ``eager``, a ``rate`` that was
@@ -160,20 +161,24 @@ class Status:
         for engine, run in runs:
             calls = Counter(engine.report.calls) - run.calls
             why = _why(engine, run)
-            if not calls:
+            answered = engine.report.answered - run.answered
+            if not calls and not answered:
                 continue
             eager = calls["eager"] if set(calls) != {"traced"} else why is not None
             if always:
                 self._sent = None
-            state = EAGER if 2 * eager > calls.total() else FAST if calls["replayed"] else FUSED
+            state = EAGER if 2 * eager > calls.total() else FAST if calls["replayed"] or not calls else FUSED
             rate = None if interrupted else _rate(run, calls.total())
-            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), live=_live(engine, run))
+            if answered:
+                calls["answered"] = answered.total()
+            live = "; ".join(filter(None, (_live(engine, run), *(f"{count} calls answered by {who}" for who, count in answered.most_common())))) or None
+            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), live=live)
 
     def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
         calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
         steps = max(0, len(sigmas) - 1) if sigmas is not None else 0
         signatures = {signature: signature.calls for signature in engine.report.signatures}
-        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps, signatures)
+        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps, signatures, Counter(engine.report.answered))
         self._runs[engine] = run
         return run
 

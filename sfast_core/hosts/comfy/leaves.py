@@ -157,7 +157,8 @@ def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any
             result = cast(module, *args, **kwargs)
             _bind(recorder, module, result)
             return result
-    return cast(module, *args, **kwargs)
+    with recorder.unread():  # it asks for attributes by computed names: which of the layer's there are says where its weights are, and no more
+        return cast(module, *args, **kwargs)
 
 
 def _bind(recorder: Recorder, module: Any, result: Any) -> None:

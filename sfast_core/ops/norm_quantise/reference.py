@@ -23,6 +23,7 @@ def norm_quantise(
     gate: torch.Tensor | None = None,
     x_bias: torch.Tensor | None = None,
     x_weight: torch.Tensor | None = None,
+    by_range: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``s = residual + gate * (x + x_bias); n = (norm(s) * weight + bias) * (1 + scale) + shift``; s, and n quantised.
 
@@ -30,8 +31,8 @@ def norm_quantise(
         x: [..., C], float; [B, L, C] with a scale, shift or gate.
         norm: over the last dimension: "layer" for ``(s - mean(s)) / sqrt(var(s) + eps)``, "rms" for ``s / sqrt(mean(s * s) + eps)``.
         eps: see there.
-        dtype: as :func:`.quantise` takes it, as are ``rotate`` and, as its ``scale``, ``input_scale``.
-        input_scale: float32, one element, where dtype is a float8.
+        dtype: as :func:`.quantise` takes it, as are ``rotate``, ``by_range`` and, as its ``scale``, ``input_scale``.
+        input_scale: float32, one element, of a float8 that isn't quantised by row.
         rotate: a power of 4 that divides C, 0 for none.
         weight: [C] in x's dtype, or None (ones).
         bias: likewise, or None (zeros). Only of "layer".
@@ -60,4 +61,4 @@ def norm_quantise(
         n = n * (1 + scale)
     if shift is not None:
         n = n + shift
-    return s, *quantise(n, dtype, input_scale, rotate)
+    return s, *quantise(n, dtype, input_scale, rotate, by_range=by_range)

@@ -22,7 +22,7 @@ _SMALLEST_BLOCK = 16
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     by_row, of_all = quantise.OP.impls
-    given = Arguments.of(quantise.quantise, call.x, call.dtype, call.input_scale, call.rotate)
+    given = Arguments.of(quantise.quantise, call.x, call.dtype, call.input_scale, call.rotate, by_range=call.by_range)
     if reason := (by_row if call.input_scale is None else of_all).against(target, given) or why_too_long(call.x.shape[-1]):
         return reason
     if call.norm not in ("layer", "rms"):
@@ -63,6 +63,7 @@ def launch(
     gate: torch.Tensor | None = None,
     x_bias: torch.Tensor | None = None,
     x_weight: torch.Tensor | None = None,
+    by_range: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As :func:`.reference.norm_quantise`."""
     rows_in, channels = x.contiguous(), x.shape[-1]
@@ -96,7 +97,8 @@ def launch(
             RMS=norm == "rms",
             NARROW=dtype_of(x),
             GROUP=rotate,
-            LIMIT=0.0 if input_scale is None else torch.finfo(dtype).max,
+            BY_RANGE=by_range,
+            LIMIT=torch.finfo(dtype).max if dtype.is_floating_point else 0.0,
             BY_HAND=x.device.type != "cuda",
             BLOCK=tile.block,
             ROWS=tile.rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..quantise.triton_kernels import rotate, store_rows, to_float8, to_int8
+from ..quantise.triton_kernels import rotate, store_rows, to_eight_bits, to_float8
 
 
 @triton.jit
@@ -38,7 +38,8 @@ def norm_quantise_kernel(
     RMS: tl.constexpr,  # else LayerNorm
     NARROW: tl.constexpr,  # x's dtype
     GROUP: tl.constexpr,  # that is rotated, 16, 64 or 256, which divides C; 0: not rotated
-    LIMIT: tl.constexpr,  # float8's largest
+    BY_RANGE: tl.constexpr,  # see to_eight_bits
+    LIMIT: tl.constexpr,  # float8's largest; 0 of int8
     BY_HAND: tl.constexpr,  # see to_float8
     BLOCK: tl.constexpr,  # a power of two >= C, a multiple of GROUP
     ROWS: tl.constexpr,
@@ -100,7 +101,7 @@ def norm_quantise_kernel(
     v = _rounded(v, NARROW)
     if given is None:
         v = rotate(v, GROUP, ROWS, BLOCK)
-        values, by_row = to_int8(v, tl.max(tl.abs(v), 1), NARROW)
+        values, by_row = to_eight_bits(v, tl.max(tl.abs(v), 1), NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
         tl.store(factors + r, by_row, mask=r < rows)
         store_rows(q, values, r, rows, C, GROUP, ROWS, BLOCK)
     else:

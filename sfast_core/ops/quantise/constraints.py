@@ -6,6 +6,8 @@ import torch
 
 from .reference import ACTS
 
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
 
 def width(x: torch.Tensor, front: torch.Tensor | None) -> int:
     """How many numbers a row has."""

@@ -15,6 +15,7 @@ ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
 }
 _SMALLEST = 1e-30  #: a scale: that of a row of zeros
+_SMALLEST_STEP = 2.0**-23  #: likewise, by_range
 _LARGEST = 127  #: of int8
 
 
@@ -26,6 +27,7 @@ def quantise(
     act: str | None = None,
     times: torch.Tensor | None = None,
     front: torch.Tensor | None = None,
+    by_range: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(q, s)`` with ``q * s`` as near to ``x`` (rotated) as ``dtype`` allows: what :func:`scaled_linear` reads.
 
@@ -33,6 +35,10 @@ def quantise(
 
         s = max(|row|) * (1 / 127), at least 1e-30       int8, by row: where scale is None
         q = round(t(t(x) / t(s))), from -128 to 127      t(...): rounded to x's dtype, and 0 to its smallest normal number
+        s = t(max(|row|) / 127.5), at least 2^-23        int8 by row, by_range: torchao's, 255 steps from -127.5 s to 127.5 s
+        q = round(t(x) * (1 / s)), from -128 to 127
+        s = t(max(|row|) / largest)                      float8, by row: where scale is None, also torchao's
+        q = t(x) / s, at most the largest of dtype in size
         s = scale                                        float8: one for the whole tensor, from the checkpoint (1 where it has none)
         q = x / s, at most the largest of dtype in size
 
@@ -43,12 +49,13 @@ def quantise(
 
     Args:
         x: (..., K), float16, bfloat16 or float32, of any strides.
-        dtype: int8 where scale is None, float8_e4m3fn or float8_e5m2 where it isn't.
+        dtype: int8 where scale is None, float8_e4m3fn or float8_e5m2 anyway.
         scale: float32, one element.
         rotate: a power of 4 that divides K, 0 for none.
         act: one of :data:`ACTS`, or None.
         times: of x's shape and dtype: what the activation gates.
         front: (..., F) in x's dtype: what lies in front of each row. K is then F more.
+        by_range: only of int8, not rotated.
 
     Returns:
         q: (..., K) in ``dtype``, contiguous; s: float32, (..., 1) by row, or ``scale`` in its shape.
@@ -63,13 +70,19 @@ def quantise(
     values = x.contiguous().to(wide)
     if rotate:
         values = rotated(values, rotate)
+    largest = _LARGEST + 0.5 if by_range else torch.finfo(dtype).max if dtype.is_floating_point else _LARGEST
+    if scale is None and (by_range or dtype.is_floating_point):
+        scale = (values.abs().amax(-1, keepdim=True) * (1 / largest)).to(x.dtype).to(wide)
+        if not by_range:
+            return (values / scale).clamp(-largest, largest).to(dtype), scale.to(torch.float32)
+        scale = scale.clamp(min=_SMALLEST_STEP)
+        return (values * (1 / scale)).round().clamp(-_LARGEST - 1, _LARGEST).to(dtype), scale.to(torch.float32)
     if scale is None:
         scale = (values.abs().amax(-1, keepdim=True) * (1 / _LARGEST)).clamp(min=_SMALLEST)
         divisor = scale.to(x.dtype).to(wide)
         divisor = torch.where(divisor == 0, torch.finfo(x.dtype).tiny, divisor)
         quotient = (values.to(x.dtype).to(wide) / divisor).to(x.dtype)
         return quotient.round().clamp(-_LARGEST - 1, _LARGEST).to(dtype), scale.to(torch.float32)
-    largest = torch.finfo(dtype).max
     return (values / scale).clamp(-largest, largest).to(dtype), scale.clone()
 
 

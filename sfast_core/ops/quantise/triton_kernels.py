@@ -52,6 +52,39 @@ def to_int8(v, limit, NARROW: tl.constexpr):
 
 
 @triton.jit
+def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
+    """float32 to float8, to nearest, ties to even, at most LIMIT in size. BY_HAND: rounded first, for Triton's interpreter cuts off."""
+    v = tl.minimum(tl.maximum(v, -LIMIT, propagate_nan=tl.PropagateNan.ALL), LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    if BY_HAND:
+        DROPPED: tl.constexpr = 20 if DTYPE == tl.float8e4nv else 21  # of float32's 23 bits behind the point
+        SMALLEST: tl.constexpr = (
+            0.015625 if DTYPE == tl.float8e4nv else 6.103515625e-05
+        )  # normal number; below it all are equally far apart
+        FIXED: tl.constexpr = 24576.0 if DTYPE == tl.float8e4nv else 192.0  # 1.5 * 2^23 times how far
+        bits = v.to(tl.int32, bitcast=True)
+        bits += (1 << (DROPPED - 1)) - 1 + ((bits >> DROPPED) & 1)
+        near = ((bits >> DROPPED) << DROPPED).to(tl.float32, bitcast=True)
+        v = tl.where(tl.abs(v) < SMALLEST, (v + FIXED) - FIXED, near)
+    return v.to(DTYPE)
+
+
+@triton.jit
+def to_eight_bits(v, limit, NARROW: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
+    """Rows v [ROWS, BLOCK] in float32 as DTYPE, and the scale of each, ``limit`` being its largest absolute value. LIMIT: float8's largest, or 0."""
+    if LIMIT:
+        scale = (limit * (1.0 / LIMIT)).to(NARROW).to(tl.float32)
+        quotient = tl.div_rn(v, tl.broadcast_to(scale[:, None], v.shape))
+        return to_float8(quotient, LIMIT, DTYPE, BY_HAND), scale
+    elif BY_RANGE:
+        scale = tl.maximum((limit * 0.00784313725490196).to(NARROW).to(tl.float32), 1.1920928955078125e-07)  # 1 / 127.5
+        quotient = v * tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)[:, None]
+        quotient = tl.minimum(tl.maximum(quotient, -128.0), 127.0)
+        return ((quotient + 12582912.0) - 12582912.0).to(tl.int8), scale
+    else:
+        return to_int8(v, limit, NARROW)
+
+
+@triton.jit
 def _smallest_normal(NARROW: tl.constexpr):
     return 6.103515625e-05 if NARROW == tl.float16 else 1.1754943508222875e-38
 
@@ -75,7 +108,7 @@ def quantise_rows_kernel(
     x,  # [rows, K - front_width]
     times,  # likewise, or anything
     front,  # [rows, front_width], or anything
-    q,  # [rows, K] int8, written
+    q,  # [rows, K] of 8 bits, written
     scales,  # [rows] float32, written
     rows,
     K,
@@ -86,6 +119,8 @@ def quantise_rows_kernel(
     STEPS: tl.constexpr,
     BY_HAND: tl.constexpr,
     GROUP: tl.constexpr,  # 16, 64 or 256, which divides K; 0: not rotated
+    BY_RANGE: tl.constexpr,
+    LIMIT: tl.constexpr,  # float8's largest; 0 of int8
     NARROW: tl.constexpr,  # x's dtype
     BLOCK: tl.constexpr,  # a power of two, a multiple of GROUP
     TAIL: tl.constexpr,  # likewise, BLOCK + TAIL >= K; or 0
@@ -108,28 +143,11 @@ def quantise_rows_kernel(
         )  # fmt: skip
         w = rotate(w, GROUP, ROWS, TAIL)
         limit = tl.maximum(limit, tl.max(tl.abs(w), 1))
-        ends, _ = to_int8(w, limit, NARROW)
+        ends, _ = to_eight_bits(w, limit, NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
         store_rows(q, ends, r, rows, K, GROUP, ROWS, TAIL, BLOCK)
-    values, scale = to_int8(v, limit, NARROW)
+    values, scale = to_eight_bits(v, limit, NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
     tl.store(scales + r, scale, mask=r < rows)
     store_rows(q, values, r, rows, K, GROUP, ROWS, BLOCK)
-
-
-@triton.jit
-def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
-    """float32 to float8, to nearest, ties to even, at most LIMIT in size. BY_HAND: rounded first, for Triton's interpreter cuts off."""
-    v = tl.minimum(tl.maximum(v, -LIMIT, propagate_nan=tl.PropagateNan.ALL), LIMIT, propagate_nan=tl.PropagateNan.ALL)
-    if BY_HAND:
-        DROPPED: tl.constexpr = 20 if DTYPE == tl.float8e4nv else 21  # of float32's 23 bits behind the point
-        SMALLEST: tl.constexpr = (
-            0.015625 if DTYPE == tl.float8e4nv else 6.103515625e-05
-        )  # normal number; below it all are equally far apart
-        FIXED: tl.constexpr = 24576.0 if DTYPE == tl.float8e4nv else 192.0  # 1.5 * 2^23 times how far
-        bits = v.to(tl.int32, bitcast=True)
-        bits += (1 << (DROPPED - 1)) - 1 + ((bits >> DROPPED) & 1)
-        near = ((bits >> DROPPED) << DROPPED).to(tl.float32, bitcast=True)
-        v = tl.where(tl.abs(v) < SMALLEST, (v + FIXED) - FIXED, near)
-    return v.to(DTYPE)
 
 
 @triton.jit(do_not_specialize=["inner"])

@@ -1,4 +1,4 @@
-"""Rows to int8, rotated or not, in one Triton kernel: each row is read once and stays in registers."""
+"""Rows to int8, rotated or not, or to float8, in one Triton kernel: each row is read once and stays in registers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import triton
 
 from ..triton_launch import launcher
-from .constraints import why_not_source, width
+from .constraints import FLOAT8, why_not_source, width
 from .triton_kernels import quantise_rows_kernel
 from .triton_source import source_constants, source_of
 
@@ -49,8 +49,12 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_not_source(call.x, call.act, call.times, call.front):
         return reason
-    if call.dtype != torch.int8 or call.scale is not None:
-        return "is for int8 by row"
+    if call.scale is not None:
+        return "is for rows with scales of their own"
+    if call.dtype != torch.int8 and (call.dtype not in FLOAT8 or target.capability < (8, 9)):
+        return f"is for int8, and for float8 from compute capability 8.9 on, dtype is {call.dtype}"
+    if call.rotate and (call.by_range or call.dtype != torch.int8):
+        return "rotates for int8 by its largest number alone"
     channels = width(call.x, call.front)
     if channels > MAX_CHANNELS:
         return f"rows of {channels} channels are longer than {MAX_CHANNELS}"
@@ -67,9 +71,10 @@ def launch(
     act: str | None = None,
     times: torch.Tensor | None = None,
     front: torch.Tensor | None = None,
+    by_range: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit but for the order in which a rotation sums."""
-    return launch_tile(quantise_tile(width(x, front), rotate, act is not None), x, rotate, act, times, front)
+    return launch_tile(quantise_tile(width(x, front), rotate, act is not None), x, rotate, act, times, front, dtype, by_range)
 
 
 def launch_tile(
@@ -79,10 +84,12 @@ def launch_tile(
     act: str | None = None,
     times: torch.Tensor | None = None,
     front: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.int8,
+    by_range: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`launch`, with this tile."""
     source, channels = source_of(x, times, front), width(x, front)
-    q = torch.empty((*x.shape[:-1], channels), dtype=torch.int8, device=x.device)
+    q = torch.empty((*x.shape[:-1], channels), dtype=dtype, device=x.device)
     scales = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
     rows = scales.numel()
     with torch.cuda.device_of(x):
@@ -95,6 +102,8 @@ def launch_tile(
             *source.places,
             **source_constants(source, x, act, times, front),
             GROUP=rotate,
+            BY_RANGE=by_range,
+            LIMIT=torch.finfo(dtype).max if dtype.is_floating_point else 0.0,
             BLOCK=tile.block,
             TAIL=tile.tail,
             ROWS=tile.rows,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..triton_launch import launcher
-from .constraints import why_not_source, width
+from .constraints import FLOAT8, why_not_source, width
 from .triton_kernels import quantise_tensor_kernel
 from .triton_source import source_constants, source_of
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ...target import Target
     from ..spec import Arguments
 
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 BLOCKS = (4096, 2048, 1024)
 _WARP_ELEMENTS = 512
 
@@ -39,6 +38,7 @@ def launch(
     act: str | None = None,
     times: torch.Tensor | None = None,
     front: torch.Tensor | None = None,
+    by_range: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit."""
     assert scale is not None

@@ -21,6 +21,7 @@ from torch import _prims_common, nn
 
 from sfast_core import CompileConfig, compile
 from sfast_core.capture import Trace, Untraceable
+from tests.capture.guards import computed_by_c
 from tests.capture.guards.asked_for import COMPARED, OF_INPUTS, REFUSED, made
 from tests.models import Forward
 from tests.tracing import guarded
@@ -57,9 +58,9 @@ def net_of(forward: Callable[[Any, torch.Tensor], Any], value: Any = None) -> An
     return net
 
 
-@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("name", [*COMPARED, *computed_by_c.COMPARED])
 def test_what_is_asked_again(name: str, patch: Patch, tmp_path: Path) -> None:
-    forward, first, change = COMPARED[name]
+    forward, first, change = (COMPARED | computed_by_c.COMPARED)[name]
     net = net_of(forward, first())
     before, found, guard = guarded(net, X)
     assert isinstance(found, Trace), found.reason

@@ -204,3 +204,21 @@ def test_the_node_that_is_executed(monkeypatch: pytest.MonkeyPatch, context: Any
     monkeypatch.setitem(sys.modules, "comfy_execution.utils", utils)
     status = events.status_of_this_node()
     assert (status and status.node) == node and (status is None or copy.deepcopy(status) is status)
+
+
+def test_calls_that_somebody_answered_are_told(graphs: DeviceGraphs) -> None:
+    """As a cache does at some steps: the model isn't called then."""
+    found: list[dict[str, Any]] = []
+    status, handle = Status("8", found.append), compiled()
+    turns = iter(range(100))
+
+    def call() -> None:
+        if next(turns) % 2:
+            handle.engine.reporter.answered("TheirCache")
+        else:
+            handle(*UNet.inputs())
+
+    sampled(status, handle, call=call)
+    assert found[-1]["calls"] == {"traced": 1, "replayed": 1, "answered": 2} and found[-1]["live"] == "2 calls answered by TheirCache"
+    sampled(status, handle, call=lambda: handle.engine.reporter.answered("TheirCache"))
+    assert found[-1]["calls"] == {"answered": 4} and found[-1]["state"] == FAST

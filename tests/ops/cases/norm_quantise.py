@@ -21,8 +21,9 @@ def _make(
     rotate: int = 0,
     images: int | None = None,
     views: bool = False,
+    by_row: bool = False,
 ) -> _Make:
-    """``given`` names the optional tensors that there are; ``images``: how many rows scale, shift and gate have; None: one for each image."""
+    """``given`` names the optional tensors that there are; ``images``: how many rows scale, shift and gate have; None: one for each image. ``by_row``: as torchao does it."""
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data, channels = Data(dtype, device), shape[-1]
@@ -35,8 +36,9 @@ def _make(
         x = data.normal(*shape[:-1], 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
         x[..., 3] *= 20  # an outlier, which a rotation spreads
         tensors["residual"] = data.normal(shape[0], shape[1] + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
-        input_scale = None if number is torch.int8 else torch.tensor(0.02, device=device)
-        return (x, norm, 1e-6, number, input_scale, rotate), {name: tensors[name] for name in given}
+        input_scale = None if number is torch.int8 or by_row else torch.tensor(0.02, device=device)
+        more = {"by_range": True} if by_row and number is torch.int8 else {}
+        return (x, norm, 1e-6, number, input_scale, rotate), {**{name: tensors[name] for name in given}, **more}
 
     return make
 
@@ -64,6 +66,8 @@ CASES = [
     Case("rms-sandwich-no-gate", _make((6, 96), "rms", "weight", "residual", "x_weight")),
     Case("ada-e4m3", _make((2, 5, 72), "layer", *_ADA, number=E4M3)),
     Case("layer-e5m2", _make((2, 5, 64), "layer", number=E5M2)),
+    Case("layer-by-range", _make((2, 5, 96), "layer", "weight", "bias", by_row=True)),
+    Case("ada-e4m3-by-row", _make((2, 5, 72), "layer", *_ADA, number=E4M3, by_row=True)),
     Case("rms-sandwich-e4m3", _make((2, 5, 64), "rms", *_SANDWICH, number=E4M3)),
 ]
 GPU_CASES = [

@@ -38,8 +38,10 @@ def _made(
     rotate: int = 0,
     begin: int = 0,
     halves: bool = False,
+    by_row: bool = False,
 ) -> Make:
-    """``begin``: rows that x, and what lies in front, leave out of each batch. ``halves``: x and what it gates are those of one tensor."""
+    """``begin``: rows that x, and what lies in front, leave out of each batch. ``halves``: x and what it gates are those of one tensor. ``by_row``: as
+    torchao does it."""
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
@@ -47,8 +49,8 @@ def _made(
         x = data.normal(*batch, begin + rows, width * (1 + halves), std=2.0)[..., begin:, :]
         x, other = x.chunk(2, -1) if halves else (x, data.normal(*shape))
         before = data.normal(*batch, begin + rows, front)[..., begin:, :] if front else None
-        scale = None if number is torch.int8 else torch.tensor(0.02, device=device)
-        return (x, number, scale, rotate, act, other if gated else None, before), {}
+        scale = None if number is torch.int8 or by_row else torch.tensor(0.02, device=device)
+        return (x, number, scale, rotate, act, other if gated else None, before, by_row and number is torch.int8), {}
 
     return make
 
@@ -77,6 +79,10 @@ CASES = [
     Case("in-front-and-gated", _made((2, 4, 48), "silu", gated=True, front=16, rotate=64)),
     Case("some-rows-of-each", _made((3, 4, 64), begin=3)),
     Case("some-rows-of-each-in-front", _made((2, 4, 48), "gelu_tanh", front=16, begin=3)),
+    Case("by-range", _made((2, 5, 96), by_row=True)),
+    Case("by-range-gelu-in-front-long-rows", _made((3, 2624), "gelu", front=448, by_row=True)),
+    Case("e4m3-by-row", _made((2, 5, 96), number=torch.float8_e4m3fn, by_row=True), noise=FLIP),
+    Case("e5m2-by-row-swiglu", _made((5, 90), "silu", gated=True, number=torch.float8_e5m2, by_row=True), noise=FLIP),
     Case("e4m3-gelu-tanh", _made((2, 5, 64), "gelu_tanh", number=torch.float8_e4m3fn), noise=FLIP),
     Case("e4m3-swiglu-halves", _made((3, 40), "silu", gated=True, halves=True, number=torch.float8_e4m3fn)),
     Case("e4m3-in-front", _made((2, 3, 1100), "gelu_tanh", front=60, number=torch.float8_e4m3fn)),

@@ -159,6 +159,7 @@ def scenario_quantised_weights() -> None:
                 assert_close(sample(_parted(fast, room), steps=3), sample(_parted(twin, room), steps=3), 8e-2)
                 assert not report_of(model).calls["eager"], calls(model)
                 assert bool(report_of(model).signatures[0].stream_lines()) == (room < 1), (how, room, calls(model))
+            assert calls(model)["traced"] == 1, (how, calls(model))
             mine, theirs = lora(fast, "sd15"), lora(twin, "sd15")
             assert_close(sample(_parted(mine, 0.2), steps=3), sample(_parted(theirs, 0.2), steps=3), 8e-2)
 

@@ -1,0 +1,64 @@
+"""What ``python -m benchmarks.families --wide`` measures: a sampling step at true width and length beside torch.compile and the step's floor."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .families import _applied, _build, _distance, _sample, _step_ms
+from .family_models import Family
+from .floors import Rates, work_of
+
+
+@dataclass
+class WideRow:
+    """One family."""
+
+    model: str
+    eager_ms: float
+    compile_ms: float
+    ms: float
+    floor_ms: float  #: of its products, convolutions and attention
+    error: float  #: to float32
+    eager_error: float  #: ComfyUI's own
+
+
+def measure_wide(name: str, family: Family, device: torch.device, rates: Rates, compiled: bool) -> WideRow:
+    """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, one after another, with the same weights."""
+    exact = _sample(_build(family, device, torch.float32), family, 1)
+    gc.collect(), torch.cuda.empty_cache()
+    patcher = _build(family, device, torch.bfloat16)
+    eager = _sample(patcher, family, 1)
+    row = WideRow(name, _step_ms(patcher, family), float("nan"), 0.0, rates.floor_ms(work_of(lambda: _sample(patcher, family, 1))), 0.0, _distance(eager, exact))
+    fast = _applied(patcher)
+    for _ in range(3):
+        ours = _sample(fast, family, 1)
+    row.ms, row.error = _step_ms(fast, family), _distance(ours, exact)
+    if compiled:
+        row.compile_ms = _compiled_ms(family, device)
+    return row
+
+
+def _compiled_ms(family: Family, device: torch.device) -> float:
+    """By torch.compile of the whole diffusion model, in a patcher of its own."""
+    torch.compiler.reset()
+    patcher = _build(family, device, torch.bfloat16)
+    inside: Any = patcher.model.diffusion_model
+    inside.forward = torch.compile(inside.forward)
+    try:
+        return _step_ms(patcher, family)
+    except Exception as error:  # noqa: BLE001 (what it can't compile is a gap in the table)
+        print(f"torch.compile: {type(error).__name__}: {str(error).splitlines()[0][:120]}", flush=True)
+        return float("nan")
+
+
+def wide_table(rows: list[WideRow]) -> str:
+    """The rows as a Markdown table."""
+    lines = ["| model | ms | of the floor | ComfyUI's | torch.compile | x torch.compile | error | ComfyUI's |", "|---" * 8 + "|"]
+    for row in rows:
+        cells = [row.model, f"{row.ms:.2f}", f"{row.ms / row.floor_ms:.2f}", f"{row.eager_ms:.2f}", f"{row.compile_ms:.2f}", f"{row.compile_ms / row.ms:.2f}"]
+        lines.append(f"| {' | '.join([*cells, f'{row.error:.1e}', f'{row.eager_error:.1e}'])} |")
+    return "\n".join(lines)
