@@ -339,18 +339,6 @@ def test_arguments(webui: LiveWebui) -> None:
     assert "there is no argument 'enable'" in json.loads(answer["info"])["extra_generation_params"]["Fast Compile error"]
 
 
-def test_a_quality_below_exact(webui: LiveWebui) -> None:
-    """A picture of its own, within what one sees; the infotext says that it is, and what was done. Without it pictures are what they were."""
-    exact = webui.generate("txt2img", {}, [{"enabled": True}])
-    near = webui.generate("txt2img", {}, [{"enabled": True, "quality": "near-exact"}])
-    text = json.loads(near["info"])["infotexts"][0]
-    assert "Fast Compile quality: near-exact" in text and "linear layers in 8 bits" in text
-    assert_same(near, exact, 40)
-    again = webui.generate("txt2img", {}, [{"enabled": True}])
-    assert_same(again, exact, 0)
-    assert "quality" not in json.loads(again["info"])["infotexts"][0]
-
-
 def test_infotext_is_pasted(webui: LiveWebui) -> None:
     """A picture's infotext turns it on."""
     if webui.host.name != "A1111":
