@@ -78,10 +78,11 @@ def lower(
     disabled, refused = known_patterns(config.disabled_impls, ops), dict[str, dict[str, str]]()
     available = has_impl(ops, target, disabled, refused)
     may_pack = functools.partial(store.may_pack, device=device) if config.adopt_weights else None
-    in_eight_bits = None
+    rewritten_by = rewrite
     if sensitivity is not None and granted is not None and PRODUCTS in granted.parts:
-        in_eight_bits = sensitivity.chooser(granted, inputs, device, store, _choices(probed(device)), target, available, report.lossy.append)
-    rewritten = [rewrite(each, may_pack, config.disabled_passes, available, in_eight_bits=in_eight_bits) for each in graphs]
+        chooser = sensitivity.chooser(granted, inputs, device, store, _choices(probed(device)), target, available, report.lossy.append)
+        rewritten_by = functools.partial(rewrite, in_eight_bits=chooser)
+    rewritten = [rewritten_by(each, may_pack, config.disabled_passes, available) for each in graphs]
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)

@@ -264,15 +264,20 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
     # -- recording -------------------------------------------------------------------------------------------------------
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        watched = not (self._paused or self.failure or self._leaf is not None)
+        if watched:
+            self.watch.pause()  # before anything of ours runs: each function that starts is told otherwise
         kwargs = kwargs or {}
-        if isinstance(func, _OPERATORS):
-            func, kwargs = spelled(func, args, kwargs)
-        elif not is_torchs(func):
-            func = asked_function(func, sys._getframe(1))
         try:
+            if isinstance(func, _OPERATORS):
+                func, kwargs = spelled(func, args, kwargs)
+            elif not is_torchs(func):
+                func = asked_function(func, sys._getframe(1))
             return self._run(func, types, args, kwargs)
         except Exception as error:
             self.raised = id(error)  # not the error: its traceback leads back here and would hold all tensors
+            if watched:
+                self.watch.resume()  # the module's code may go on
             raise
 
     def _run(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -282,9 +287,9 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         if self._leaf is not None:
             return self._in_leaf(func, name, args, kwargs)
         if self._table.with_functions and (own := self._with_functions(args, kwargs)) is not None:
+            self.watch.resume()
             with self:  # what the class makes of the call is recorded
                 return own.__torch_function__(func, (own,), args, kwargs)  # type: ignore[attr-defined]
-        self.watch.pause()
         if name == "__iter__":
             self.watch.resume()
             return iter(torch.Tensor.unbind(*args)) if args[0].dim() else func(*args)

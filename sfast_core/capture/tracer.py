@@ -36,7 +36,7 @@ class Recorded:
     call: Callable[[], Any]
     arguments: Callable[[], Signature] | None = None
     around: Surroundings | None = None
-    collecting: bool = field(default_factory=gc.isenabled)
+    collecting: bool = field(default_factory=lambda: gc.isenabled())  # asked by code of ours: inside another's recorded call that isn't the model's
 
 
 class Tracer:

@@ -49,6 +49,7 @@ class _Profiled(Unwatched):
         self._started, self._asks = started, asks
         self._asking, self._asking_codes = functions_that_ask(), codes_that_ask()
         self._of_asking: set[str] = set()  # files of Python's and PyTorch's that have such code
+        self._askers: dict[str, bool] = {}
         self._before: Any = None
         self._on = False
         self._installed = True
@@ -87,9 +88,17 @@ class _Profiled(Unwatched):
                 if self._installed or not is_installed(path):
                     self._started(frame.f_code, frame)
             elif path in self._of_asking and (function := self._asking_codes.get(id(frame.f_code))) is not None and frame.f_back is not None:
-                self._asks(function, frame.f_back)
+                self._asked(function, frame.f_back)
         elif event == "c_call" and (id(argument) in self._asking or type(argument.__self__) is type):
-            self._asks(argument, frame)
+            self._asked(argument, frame)
+
+    def _asked(self, function: Any, frame: FrameType) -> None:
+        path = frame.f_code.co_filename
+        heard = self._askers.get(path)
+        if heard is None:
+            heard = self._askers[path] = may_be_asker(path)
+        if heard and (self._installed or not is_installed(path)):
+            self._asks(function, frame)
 
 
 class _Monitored(Unwatched):

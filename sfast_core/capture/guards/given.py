@@ -108,7 +108,8 @@ def asker(frame: FrameType | None) -> FrameType | None:
     """For whose code a function is called in ``frame``: the first one behind Python's own library; None where that, or PyTorch, asks for itself."""
     while frame is not None and may_be_asker(path := frame.f_code.co_filename):
         if not path.startswith("<frozen") and not _is_of_python(path):
-            return frame
+            name = frame.f_globals.get("__name__")
+            return None if path == "<string>" and (is_given(name) or str(name).startswith(_PACKAGE)) else frame  # a dataclass's own code
         frame = frame.f_back
     return None
 

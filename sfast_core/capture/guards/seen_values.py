@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 import gc
 import operator
 import sys
@@ -33,7 +32,8 @@ from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
-from .notes import COMPUTED, MISSING, Asked, Held, Marked, Place, SeenFunction, Table, content_of, copy_of, item_of
+from .marks import mark
+from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, content_of, copy_of, item_of
 from .of_c import member_of, told
 from .origin import Origin
 from .readers import Reader
@@ -47,7 +47,6 @@ WITHOUT_MORE = frozenset({torch.Tensor, torch.nn.Parameter, dict, list, tuple, s
 #: What threads wait for: by what is called, what is asked.
 _OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
-_OTHERS = 3  # who have a tensor's dictionary besides its places: the tensor, its mark, and who counts them
 
 
 class SeenValues(SeenObjects):
@@ -217,14 +216,7 @@ class SeenValues(SeenObjects):
             if name in table or not hasattr(type(value), name):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
                 if isinstance(value, torch.Tensor):
-                    self._mark(value, table).names.add(name)
-
-    def _mark(self, tensor: torch.Tensor, table: dict[str, Any]) -> Marked:
-        known = self.marked.get(id(tensor))
-        if known is None or known.ref() is not tensor or known.table is not table:
-            ref = weakref.ref(tensor, functools.partial(_let_go, weakref.ref(self), id(tensor)))
-            known = self.marked[id(tensor)] = Marked(ref, table)
-        return known
+                    mark(self, value, table).names.add(name)
 
     def _of_its_class(self, value: Any, chain: Chain, origin: Origin | None) -> None:
         """What the class of a value has that is compared by what it is: methods of a named tuple's, say, or a defaultdict's function."""
@@ -394,19 +386,3 @@ class SeenValues(SeenObjects):
         for index, item in enumerate(values):
             if self._kind(item) not in PLAIN:
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
-
-
-def _let_go(reads: weakref.ref[SeenValues], key: int, ref: weakref.ref[torch.Tensor]) -> None:
-    """A tensor that something was put on has gone: what that is goes with it, where the notes alone have it. A call makes many, a quantised input each.
-
-    Nothing is taken out: somebody may be going through what is read just now.
-    """
-    marked = None if (here := reads()) is None else here.marked.get(key)
-    if here is None or marked is None or marked.ref is not ref:
-        return
-    found = (here.places.get((id(marked.table), name)) for name in marked.names)
-    places = [place for place in found if place is not None and place.table is marked.table]
-    if sys.getrefcount(marked.table) <= len(places) + _OTHERS:
-        for place in places:
-            place.table, place.then = {}, MISSING
-        marked.table = {}

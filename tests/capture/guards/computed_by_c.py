@@ -74,6 +74,18 @@ def raised(net: Any, x: torch.Tensor) -> torch.Tensor:
         return x * error.args[0]
 
 
+def behind_an_error(net: Any, x: torch.Tensor) -> torch.Tensor:
+    try:
+        net.lin(x.double())
+    except RuntimeError:
+        return x * read_k(net.value)
+    return x
+
+
+def read_k(of: Any) -> float:
+    return float(of.k)
+
+
 def file_with(k: float) -> types.ModuleType:
     made = types.ModuleType("a_file_of_a_test")
     made.k = k  # type: ignore[attr-defined]
@@ -123,5 +135,6 @@ COMPARED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], Any],
     "another table of a layer's hooks": (
         lambda net, x: net.lin(x), lambda: None,
         of_net(lambda net: setattr(net.lin, "_forward_hooks", collections.OrderedDict({1: lambda layer, given, made: made * 2})))),
+    "what a function reads behind a layer's error": (behind_an_error, Own, of_net(lambda net: setattr(net.value, "k", 2.0))),
     "how a layer is called": (lambda net, x: net.lin(x), lambda: None, of_net(lambda net: setattr(net.lin, "_call_impl", lambda x: x * 2))),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from sfast_core.capture.guards import arguments, effects
 FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (effects._Finder, '_another', 'return True  # an equal', 'pass  # an equal', 'unseen:a dict that is put back'),
     (tracer, 'has_read', 'id(value) in reads.seen or ', '', 'arguments:by a function'),
-    (tracer, 'has_read', 'name in reads.words or ', '', 'arguments:by a copy'),
+    (tracer, 'has_read', 'any(name in each for each in words) or ', '', 'arguments:by a copy'),
     (tracer, 'has_read', ' or not name.isidentifier()', '', 'unseen:an argument whose key is no name'),
     (tracer, 'has_read', 'reads.anything or ', '', 'arguments:by any name'),
     (tracer, 'has_read', 'any(cls is type(value) for cls, _ in reads.receivers) or ', '', 'arguments:by a method that asks which it is'),
