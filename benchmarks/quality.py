@@ -238,7 +238,7 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
         yield from demo(device, arguments.prompts, arguments.steps)
     for name in filter(None, arguments.models.split(",")):
         print(name, flush=True)
-        yield from forwards(name, arguments.variants.split(",") if arguments.variants else list(VARIANTS))
+        yield from forwards(name, [each.strip() for each in arguments.variants.split(";")] if arguments.variants else list(VARIANTS))
         _free()
 
 
@@ -249,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--models", default="", help=f"of {', '.join(('sd15', 'sdxl', 'sd3', 'flux'))}, separated by commas")
-    parser.add_argument("--variants", default="", help=f"of {', '.join(VARIANTS)}, separated by commas")
+    parser.add_argument("--variants", default="", help=f"of {'; '.join(VARIANTS)}, separated by semicolons")
     parser.add_argument("--out", type=Path, default=Path("docs/measured"))
     arguments = parser.parse_args(argv)
     rows = list(_rows(arguments))

@@ -32,7 +32,8 @@ class ChannelsLast(Plain):
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:  # type: ignore[override]
         """The module's own, where it is turned or would be the same memory."""
         tensor = refs[0].tensor()
-        return tensor if tensor.is_contiguous(memory_format=_INNERMOST[tensor.dim()]) else None
+        dims = tensor.dim()
+        return tensor if dims in _INNERMOST and tensor.is_contiguous(memory_format=_INNERMOST[dims]) else None
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
         """Turn it."""

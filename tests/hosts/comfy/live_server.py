@@ -114,20 +114,21 @@ class LiveServer:
         """What this pack has logged so far."""
         return [line for line in self.log.read_text("utf-8", "replace").splitlines() if "Fast Compile" in line]
 
-    def run(self, prompt: dict[str, Any], seconds: float = 300) -> list[bytes]:
+    def run(self, prompt: dict[str, Any], seconds: float = 300, workflow: dict[str, Any] | None = None) -> list[bytes]:
         """Queue an API-format workflow, wait for it, and fetch its pictures. Raises as :meth:`outputs`."""
-        images = [image for output in self.outputs(prompt, seconds).values() for image in output.get("images", [])]
+        images = [image for output in self.outputs(prompt, seconds, workflow).values() for image in output.get("images", [])]
         return [self._image(image) for image in images]
 
-    def outputs(self, prompt: dict[str, Any], seconds: float = 300) -> dict[str, Any]:
-        """Queue an API-format workflow, wait for it, and give what its nodes show, by node id.
+    def outputs(self, prompt: dict[str, Any], seconds: float = 300, workflow: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Queue an API-format workflow, wait for it, and give what its nodes show, by node id. ``workflow``: what the editor sends beside it.
 
         Raises:
             Rejected: the server refused it.
             Failed: a node failed.
         """
         try:
-            identity = json.loads(self.post("/prompt", {"prompt": prompt}))["prompt_id"]
+            extra = {} if workflow is None else {"extra_data": {"extra_pnginfo": {"workflow": workflow}}}
+            identity = json.loads(self.post("/prompt", {"prompt": prompt, **extra}))["prompt_id"]
         except urllib.error.HTTPError as error:
             raise Rejected(json.loads(error.read())) from None
         end = time.monotonic() + seconds

@@ -76,6 +76,15 @@ def test_a_picture_with_and_without_the_node(fresh: LiveServer) -> None:
     assert _module(server, "SD15")["calls"] == module["calls"]
 
 
+def test_a_quality_below_exact_is_in_the_pictures(fresh: LiveServer) -> None:
+    """Beside the workflow, as the editor queues it: what was set and what was done. A prompt of the API's has the setting in itself."""
+    (png,) = fresh.run(txt2img(SD15, {"quality": "near-exact"}, seed=6), workflow={"nodes": []})
+    assert b'fast_compile' in png and b'{"quality": "near-exact", "done": ["' in png and b"linear layers in 8 bits" in png
+    assert fresh.get("/fast_compile/report")["modules"][0]["signatures"][0]["passes"]["eight_bits"] > 20
+    (exact,) = fresh.run(txt2img(SD15, {}, seed=6), workflow={"nodes": []})
+    assert b"fast_compile" not in exact.replace(b"FastCompile", b"") and abs(only_picture([png]) - only_picture([exact])).max() <= 40
+
+
 def test_settings(fresh: LiveServer) -> None:
     """They arrive, and a name that doesn't exist is refused before anything runs, with the input's name."""
     server = fresh

@@ -44,8 +44,8 @@ def api_form(workflow: dict[str, Any], object_info: dict[str, Any]) -> dict[str,
         info = object_info[node["type"]]["input"]
         for name, spec in {**info.get("required", {}), **info.get("optional", {})}.items():
             if isinstance(spec[0], list) or spec[0] in _WIDGETS:
-                inputs[name] = next(values)
                 extra = spec[1] if len(spec) > 1 else {}
+                inputs[name] = next(values, extra.get("default"))  # a workflow may be older than a widget
                 if extra.get("control_after_generate") or extra.get("image_upload"):
                     next(values)  # what the editor does with the seed afterwards, its button for uploading
         assert next(values, None) is None, f"the {node['type']} has more values than widgets"

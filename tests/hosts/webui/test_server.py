@@ -29,7 +29,7 @@ def test_the_extension_loads(webui: LiveWebui) -> None:
     log = webui.log.read_text()
     assert "Error loading script: fast_compile" not in log and "Error executing callback" not in log
     (script,) = (s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "fast compile" and not s["is_img2img"])
-    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True, True, True]
+    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True, True, True, "exact"]
     shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
     assert "tab_fast_compile" in shown and "fast_compile_tab_report" in shown
     assert shown["setting_fast_compile_enabled"]["value"] is False and shown["setting_fast_compile_cuda_graphs"]["value"] is True
