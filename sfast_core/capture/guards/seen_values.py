@@ -33,6 +33,7 @@ from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
+from .marks import let_go
 from .notes import COMPUTED, MISSING, Asked, Held, Marked, Place, SeenFunction, Table, content_of, copy_of, item_of
 from .of_c import member_of, told
 from .origin import Origin
@@ -47,7 +48,6 @@ WITHOUT_MORE = frozenset({torch.Tensor, torch.nn.Parameter, dict, list, tuple, s
 #: What threads wait for: by what is called, what is asked.
 _OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
-_OTHERS = 3  # who have a tensor's dictionary besides its places: the tensor, its mark, and who counts them
 
 
 class SeenValues(SeenObjects):
@@ -222,7 +222,7 @@ class SeenValues(SeenObjects):
     def _mark(self, tensor: torch.Tensor, table: dict[str, Any]) -> Marked:
         known = self.marked.get(id(tensor))
         if known is None or known.ref() is not tensor or known.table is not table:
-            ref = weakref.ref(tensor, functools.partial(_let_go, weakref.ref(self), id(tensor)))
+            ref = weakref.ref(tensor, functools.partial(let_go, weakref.ref(self), id(tensor)))
             known = self.marked[id(tensor)] = Marked(ref, table)
         return known
 
@@ -394,19 +394,3 @@ class SeenValues(SeenObjects):
         for index, item in enumerate(values):
             if self._kind(item) not in PLAIN:
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
-
-
-def _let_go(reads: weakref.ref[SeenValues], key: int, ref: weakref.ref[torch.Tensor]) -> None:
-    """A tensor that something was put on has gone: what that is goes with it, where the notes alone have it. A call makes many, a quantised input each.
-
-    Nothing is taken out: somebody may be going through what is read just now.
-    """
-    marked = None if (here := reads()) is None else here.marked.get(key)
-    if here is None or marked is None or marked.ref is not ref:
-        return
-    found = (here.places.get((id(marked.table), name)) for name in marked.names)
-    places = [place for place in found if place is not None and place.table is marked.table]
-    if sys.getrefcount(marked.table) <= len(places) + _OTHERS:
-        for place in places:
-            place.table, place.then = {}, MISSING
-        marked.table = {}
