@@ -29,7 +29,7 @@ def test_each_launch_has_the_parameters_of_its_op(op: Op, impl: Impl) -> None:
     assert callable(impl.launch)
     why_not = getattr(module, "why_not", None)
     assert why_not is None or list(inspect.signature(why_not).parameters) == ["target", "call"]
-    named = {"x", *(impl.needs.typed.split() if impl.needs.dtypes else ()), *impl.needs.alike.split()}
+    named = {*(impl.needs.typed.split() if impl.needs.dtypes else ()), *impl.needs.alike.split(), *(["x"] if impl.needs.alike or impl.needs.dims else [])}
     assert not (impl.needs.dtypes or impl.needs.alike or impl.needs.dims) or named <= set(inspect.signature(op.reference).parameters)
 
 

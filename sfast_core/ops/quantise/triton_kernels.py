@@ -71,7 +71,7 @@ def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr
 @triton.jit
 def to_eight_bits(v, limit, NARROW: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
     """Rows v [ROWS, BLOCK] in float32 as DTYPE, and the scale of each, ``limit`` being its largest absolute value. LIMIT: float8's largest, or 0."""
-    if LIMIT:
+    if LIMIT > 0.0:  # Triton takes no float for a condition, its interpreter does
         scale = (limit * (1.0 / LIMIT)).to(NARROW).to(tl.float32)
         quotient = tl.div_rn(v, tl.broadcast_to(scale[:, None], v.shape))
         return to_float8(quotient, LIMIT, DTYPE, BY_HAND), scale

@@ -1,0 +1,77 @@
+"""Compiles the Triton kernels of some ops for an H100, on any machine, and prints which failed and how many there were.
+
+``python -m tests.ops.compiling OP ...``, in a process without Triton's interpreter, which takes what the compiler refuses. Launches compile and
+run nothing; what an impl makes of a kernel's results is of no use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+import torch
+
+CASES = 2  # of an impl, those that differ most in what is given
+
+
+class H100:
+    """In the place of Triton's driver, as far as compiling asks for one."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def prepare() -> None:
+    """Let every launch of this process compile for an H100."""
+    os.environ.pop("TRITON_INTERPRET", None)
+    import triton
+
+    from sfast_core.ops import triton_launch
+
+    triton.runtime.driver.set_active(H100())
+    triton_launch.launcher = lambda kernel, grid: functools.partial(kernel.warmup, grid=grid)
+
+
+def failures(name: str) -> tuple[list[str], int]:
+    """What failed of an op's impls, and how many launches were tried."""
+    from sfast_core.ops import all_ops
+    from tests.ops.test_ops import EVERYTHING, _map, _on_meta
+
+    failed, tried = [], 0
+    cases = importlib.import_module(f"tests.ops.cases.{name}").CASES
+    for impl in [each for each in all_ops()[name].impls if each.name.startswith("triton")]:
+        kinds: set[Any] = set()
+        for case in cases:
+            args, kwargs = case.make(torch.float16, torch.device("cpu"))
+            kind = tuple(map(_kind, (*args, *kwargs.values())))
+            if case.slow or kind in kinds or len(kinds) == CASES or impl.why_not(EVERYTHING, *_map(args, _on_meta), **_map(kwargs, _on_meta)):
+                continue
+            kinds.add(kind)
+            tried += 1
+            try:
+                impl.launch(*args, **kwargs)
+            except Exception as error:
+                failed.append(f"{name}.{impl.name}, {case.id}: {type(error).__name__}: {error.__cause__ or error}"[:2000])
+    return failed, tried
+
+
+def _kind(value: Any) -> Any:
+    return value.dtype if isinstance(value, torch.Tensor) else str(value)
+
+
+if __name__ == "__main__":
+    prepare()
+    found = [failures(name) for name in sys.argv[1:]]
+    print(json.dumps({"failed": [each for failed, _ in found for each in failed], "tried": sum(tried for _, tried in found)}))
