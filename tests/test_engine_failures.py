@@ -191,21 +191,23 @@ def wrong_gate(graph: torch.fx.Graph) -> int:
     return 1
 
 
-def wrong_shape(graph: torch.fx.Graph) -> int:
+def behind(graph: torch.fx.Graph, target: Callable[..., Any], *args: Any) -> int:
+    """Call a function on the result, which is said to be what it was."""
     output = graph.output_node()
+    (result,) = output.args[0]
     with graph.inserting_before(output):
-        output.args = ((graph.call_function(torch.narrow, (output.args[0][0], 0, 0, 1)),),)
+        wrong = graph.call_function(target, (result, *args))
+    wrong.meta.update(result.meta)
+    output.args = ((wrong,),)
     return 1
 
 
-def scaled(factor: float) -> Callable[[torch.fx.Graph], int]:
-    def run(graph: torch.fx.Graph) -> int:
-        output = graph.output_node()
-        with graph.inserting_before(output):
-            output.args = ((graph.call_function(torch.mul, (output.args[0][0], factor)),),)
-        return 1
+def wrong_shape(graph: torch.fx.Graph) -> int:
+    return behind(graph, torch.narrow, 0, 0, 1)
 
-    return run
+
+def scaled(factor: float) -> Callable[[torch.fx.Graph], int]:
+    return lambda graph: behind(graph, torch.mul, factor)
 
 
 def put(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:

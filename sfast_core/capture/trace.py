@@ -196,10 +196,9 @@ def record(
     unseen = [module for module in root.modules() if looks_for_outliers(module) and module is not root]
     reads.run_live([*apart, *unseen], [*(each.function for each in functions), *(module.state for module in unseen)])
     whole = run_as_they_are([*apart, *unseen, *table.closed(closed)], run)
-    around_it = (leaf_scope(recorder) if leaf_scope else nullcontext(), as_written(), whole, found_as_live(functions, run_function))
-    with ExitStack() as stack:
-        for context in (*around_it, arrays_seen(recorder.from_array), _watching(reads, recorder), recorder):
-            stack.enter_context(context)
+    scope = leaf_scope(recorder) if leaf_scope else nullcontext()
+    # No ExitStack: an interruption between its entering a context and its noting that would leave the context entered.
+    with scope, as_written(), whole, found_as_live(functions, run_function), arrays_seen(recorder.from_array), _watching(reads, recorder), recorder:
         try:
             result = call()
         except Exception as error:

@@ -206,11 +206,11 @@ class _Finder:
                 self._refuse(key, Origin(place.origin, place.name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):
-                if self._another(vars(cls).get(name, MISSING), attributes.get(name, MISSING)):
+                if self._another(itself(vars(cls).get(name, MISSING)), attributes.get(name, MISSING)):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
         for (cls, name), then in reads.classes.items():
             for owner, before in zip(cls.__mro__[:-1], then, strict=True):
-                now = vars(owner).get(name, MISSING)
+                now = itself(vars(owner).get(name, MISSING))
                 if self._another(now, before):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
         for table, part, hooks, origin in reads.hooks:

@@ -37,7 +37,7 @@ _FROZEN = ("<frozen os>",)
 
 def stands_for(function: Any, original: Any) -> None:
     """Have a function that is put into the place of another for a while, in any thread, be no change."""
-    setattr(function, _MARK, original)
+    setattr(function, _MARK, itself(original))
 
 
 def itself(value: Any) -> Any:

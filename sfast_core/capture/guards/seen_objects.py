@@ -188,7 +188,7 @@ class SeenObjects:
             self._spaced.add(cls)
             for owner in cls.__mro__[:-1]:
                 if owner not in self.spaces and not is_given(owner.__module__):
-                    self.spaces[owner] = dict(vars(owner))
+                    self.spaces[owner] = {name: itself(value) for name, value in vars(owner).items()}
 
     def note(self, seen: Seen, name: str) -> None:
         """Have an attribute watched."""
