@@ -70,6 +70,11 @@ def _runs_here(impl: Impl, cases: ModuleType) -> bool:
     return CUDA or impl.name.startswith("triton") or impl.name in getattr(cases, "CPU_IMPLS", ())
 
 
+def _is_interpreted(impl: Impl | None) -> bool:
+    """It takes a thousand times as long: then a case runs in float16, and in one of the others in turn."""
+    return not CUDA and impl is not None and impl.name.startswith("triton")
+
+
 def _checks(impls: bool, small_only: bool = False) -> list[Any]:
     """All that there is to check on this machine, as pytest parameters."""
     checks = []
@@ -77,10 +82,11 @@ def _checks(impls: bool, small_only: bool = False) -> list[Any]:
         module = _cases(op.name)
         cases = [*module.CASES, *(getattr(module, "GPU_CASES", []) if CUDA and not small_only else [])]
         for impl in [i for i in op.impls if _runs_here(i, module)] if impls else [None]:
-            for case in cases:
+            for index, case in enumerate(cases):
                 for dtype in DTYPES[:1] if case.slow else DTYPES:
                     check = Check(op, impl, case, dtype)
-                    checks.append(pytest.param(check, id=check.id, marks=[pytest.mark.slow] if case.slow else []))
+                    slow = case.slow or (_is_interpreted(impl) and dtype not in (DTYPES[0], DTYPES[1 + index % 2]))
+                    checks.append(pytest.param(check, id=check.id, marks=[pytest.mark.slow] if slow else []))
     return checks
 
 
