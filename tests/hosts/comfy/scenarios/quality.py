@@ -61,16 +61,21 @@ def scenario_loras_on_changed_and_off() -> None:
 
 
 def scenario_code_of_others_inside() -> None:
-    """What was decided without it holds with it; before, all is exact and that is said."""
+    """Live, since it reads what it keeps. What was decided without it holds with it; before, all is exact and that is said."""
     model, twin = load("sd15"), load("sd15")
-    fast = fast_compile.apply(model, NEAR_EXACT)
+    fast, seen = fast_compile.apply(model, NEAR_EXACT), []
+
+    def patch(out: torch.Tensor, extra: dict[str, Any]) -> torch.Tensor:
+        seen.append(tuple(out.shape))
+        return out * (1.5 + 1e-9 * len(seen))
 
     def patched(which: Any) -> Any:
         clone = which.clone()
-        clone.set_model_attn1_output_patch(lambda out, extra: out * 1.5)
+        clone.set_model_attn1_output_patch(patch)
         return clone
 
-    assert distance(sample(patched(fast)), sample(patched(twin))) < 1e-3
+    for _ in range(2):  # in the first it is found out that it is
+        assert distance(sample(patched(fast)), sample(patched(twin))) < 1e-3
     assert "code of others runs inside" in _layers(model)[0], _layers(model)
     assert distance(sample(fast), sample(twin)) < SAMPLED
     got = sample(patched(fast), size=(64, 128))
