@@ -30,7 +30,7 @@ from tests.hosts.diffusers_pipelines import picture  # noqa: E402
 SCHEDULERS = ("DDIMScheduler", "EulerDiscreteScheduler", "DPMSolverMultistepScheduler", "UniPCMultistepScheduler")
 
 
-@pytest.mark.parametrize("kind", ["sd", "sdxl"])
+@pytest.mark.parametrize("kind", [pytest.param("sd", marks=pytest.mark.slow), "sdxl"])  # all others here are of the first
 def test_each_scheduler_gives_the_same_picture(kind: str) -> None:
     twin, fast = getattr(tiny, kind)(), compiled(getattr(tiny, kind)())
     drawn = []
