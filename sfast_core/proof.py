@@ -42,6 +42,12 @@ def distance_to_eager(
     return worst
 
 
+def largest_distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The largest relative L2 distance between results of the same shapes, whatever is allowed. Infinite where it is no number."""
+    found = [_distance(mine, theirs) for mine, theirs in zip(got, expected, strict=True)]
+    return max((each if math.isfinite(each) else math.inf for each in found), default=0.0)
+
+
 def _tolerance(dtype: torch.dtype) -> float:
     return _OF_8_BITS if dtype.is_floating_point and dtype.itemsize == 1 else _TOLERANCE.get(dtype, _ELSE)
 

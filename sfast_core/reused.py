@@ -12,7 +12,7 @@ from torch.utils import _pytree
 from .capture import CaptureError, OutputSpec, Surroundings
 from .config import CompileConfig
 from .graphed import GraphedProgram
-from .proof import distance_to_eager
+from .proof import distance_to_eager, largest_distance
 from .report import ModuleReport, SignatureReport
 from .reporter import Reporter
 from .reuse import FEWEST_STEPS, Reuse
@@ -126,7 +126,7 @@ class ReusingProgram(GraphedProgram):
         if before is None:
             sampling.sequences[which] = _Sequence(Reuse(self._budget), self._deep())
         else:
-            before.reuse.measured(_apart(self._run_shallow(inputs, before.deep, config), result))
+            before.reuse.measured(largest_distance(_tensors(self._run_shallow(inputs, before.deep, config)), _tensors(result)))
             before.deep = self._deep()
         return result
 
@@ -195,12 +195,3 @@ class ReusingProgram(GraphedProgram):
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-
-
-def _apart(mine: Any, theirs: Any) -> float:
-    """The largest relative L2 distance between two results."""
-    found = 0.0
-    for one, other in zip(_tensors(mine), _tensors(theirs), strict=True):
-        size = other.float().norm()
-        found = max(found, ((one.float() - other.float()).norm() / size.clamp(min=1e-30)).item())
-    return found

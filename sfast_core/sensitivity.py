@@ -326,4 +326,3 @@ def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     distance = (mine.float() - theirs.float()).norm().item()
     found = distance / size if size else distance
     return found if math.isfinite(found) else math.inf
-

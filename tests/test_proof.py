@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.proof import distance_to_eager
+from sfast_core.proof import distance_to_eager, largest_distance
 
 NAN, INF = math.nan, math.inf
 
@@ -93,3 +93,11 @@ def test_rounding_is_allowed_and_more_is_not(dtype: torch.dtype, allowed: float)
     with pytest.raises(CaptureError):
         distance((expected * (1 + 2 * allowed)).to(dtype), expected)
     assert distance(expected * 1.5, expected, tolerance=0.6) == pytest.approx(0.5, rel=0.02)
+
+
+def test_the_largest_distance_is_never_no_number() -> None:
+    """Which nothing is larger than: a result that isn't one would be as near as can be."""
+    ones, broken = torch.ones(2), torch.tensor([NAN, 1.0])
+    assert largest_distance([ones, ones], [ones, ones]) == 0.0 and largest_distance([], []) == 0.0
+    assert largest_distance([ones * 1.5, ones], [ones, ones]) == pytest.approx(0.5)
+    assert largest_distance([ones, broken], [ones, ones]) == largest_distance([broken, ones * 1.5], [ones, ones]) == INF
