@@ -7,7 +7,7 @@ from .guards import Guard, code_of, is_object, stands_for
 from .live import AnotherStructure, Surroundings, TakenIn
 from .recorder import Recorder
 from .signature import Signature, difference, other_setting, snapshot
-from .thread_function import in_place_of
+from .thread_function import in_place_of, one_recording
 from .thread_state import ThreadState, recording
 from .trace import OutputSpec, Trace, Untraceable, record
 from .tracer import Recorded, Tracer
@@ -34,6 +34,7 @@ __all__ = [
     "difference",
     "other_setting",
     "in_place_of",
+    "one_recording",
     "is_object",
     "record",
     "recording",

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ..forks import OwnLock
-from .thread_function import in_place_of
+from .thread_function import in_place_of, one_recording
 
 RunAsItIs = Callable[[torch.nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -42,12 +41,6 @@ class Leaf:
         return module(*args, **kwargs)
 
 
-@functools.cache
-def _one_recording() -> OwnLock:
-    """One at a time: two that overlap would put each other's functions back."""
-    return OwnLock()
-
-
 @contextmanager
 def run_as_they_are(modules: Sequence[torch.nn.Module], run: RunAsItIs) -> Iterator[None]:
     """While a call is recorded, let ``run`` make the calls of these modules: it is given the module, what calls it, and the arguments.
@@ -63,5 +56,5 @@ def run_as_they_are(modules: Sequence[torch.nn.Module], run: RunAsItIs) -> Itera
     def called(call: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return run(module, functools.partial(call, module), args, kwargs) if id(module) in ids else call(module, *args, **kwargs)
 
-    with _one_recording().lock, in_place_of(torch.nn.Module, "__call__", called):
+    with one_recording("modules").lock, in_place_of(torch.nn.Module, "__call__", called):
         yield

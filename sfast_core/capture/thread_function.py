@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..forks import OwnLock
 from .guards import stands_for
+
+
+@functools.cache
+def one_recording(what: str) -> OwnLock:
+    """What to hold while functions of these are replaced: two recordings that overlap would put each other's functions back."""
+    return OwnLock()
 
 
 @contextmanager
 def in_place_of(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
     """Let ``ours`` be called where this thread calls ``owner.name``: it is given that function, and then the arguments.
 
-    Other threads pass through to it. It is put back however the context ends. One context at a time: two that overlap in other ways than one
-    inside the other would put each other's functions back.
+    Other threads pass through to it. It is put back however the context ends. One context at a time, by :func:`one_recording`, or one inside the other.
     """
     original = getattr(owner, name)
     try:

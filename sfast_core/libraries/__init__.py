@@ -5,22 +5,14 @@ Nothing here imports a library: whoever has a model of one has imported it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from ..capture import Recorder
-from ..forks import OwnLock
+from ..capture import Recorder, one_recording
 from .blocks import blocks_recorded
 from .casting import casts_recorded
 
 __all__ = ["known_layers"]
-
-
-@functools.cache
-def _one_recording() -> OwnLock:
-    """One at a time: two that overlap would put each other's functions back."""
-    return OwnLock()
 
 
 @contextmanager
@@ -33,7 +25,7 @@ def known_layers(recorder: Recorder) -> Iterator[None]:
     if not wanted:
         yield
         return
-    with _one_recording().lock, ExitStack() as scopes:
+    with one_recording("libraries").lock, ExitStack() as scopes:
         for scope in wanted:
             scopes.enter_context(scope(recorder))
         yield

@@ -31,6 +31,18 @@ class Pausing(Protocol):
     def resume(self, installed: bool = True) -> None: ...
 
 
+class _Paths(dict[str, bool]):
+    """What ``of`` says of files, each asked once."""
+
+    def __init__(self, of: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._of = of
+
+    def __missing__(self, path: str) -> bool:
+        found = self[path] = self._of(path)
+        return found
+
+
 class Unwatched:
     """In the place of a watch where none is kept."""
 
@@ -45,11 +57,10 @@ class _Profiled(Unwatched):
     """By ``sys.setprofile``, for Python before 3.12. It calls for each function of C too, so it is off while the recorder works."""
 
     def __init__(self, started: Started, asks: Asks) -> None:
-        self._read: dict[str, bool] = {}
+        self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
         self._started, self._asks = started, asks
         self._asking, self._asking_codes = functions_that_ask(), codes_that_ask()
-        self._of_asking: set[str] = set()  # files of Python's and PyTorch's that have such code
-        self._askers: dict[str, bool] = {}
+        self._of_asking = frozenset(function.__code__.co_filename for function in self._asking_codes.values())
         self._before: Any = None
         self._on = False
         self._installed = True
@@ -79,12 +90,7 @@ class _Profiled(Unwatched):
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
             path = frame.f_code.co_filename
-            read = self._read.get(path)
-            if read is None:
-                read = self._read[path] = is_read(path)
-                if not read and any(function.__code__.co_filename == path for function in self._asking_codes.values()):
-                    self._of_asking.add(path)
-            if read:
+            if self._read[path]:
                 if self._installed or not is_installed(path):
                     self._started(frame.f_code, frame)
             elif path in self._of_asking and (function := self._asking_codes.get(id(frame.f_code))) is not None and frame.f_back is not None:
@@ -94,10 +100,7 @@ class _Profiled(Unwatched):
 
     def _asked(self, function: Any, frame: FrameType) -> None:
         path = frame.f_code.co_filename
-        heard = self._askers.get(path)
-        if heard is None:
-            heard = self._askers[path] = may_be_asker(path)
-        if heard and (self._installed or not is_installed(path)):
+        if self._askers[path] and (self._installed or not is_installed(path)):
             self._asks(function, frame)
 
 
@@ -150,8 +153,7 @@ class _Tool:
         monitoring.register_callback(number, monitoring.events.CALL, self._call)
         monitoring.restart_events()  # who had this number before may have had code forgotten
         self._number = number
-        self._read: dict[str, bool] = {}
-        self._askers: dict[str, bool] = {}
+        self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
         self._asking = functions_that_ask()
         self._watches: dict[int, _Monitored] = {}  # by thread
         self._lock = threading.Lock()
@@ -168,10 +170,7 @@ class _Tool:
 
     def _start(self, code: CodeType, offset: int) -> Any:
         path = code.co_filename
-        read = self._read.get(path)
-        if read is None:
-            read = self._read[path] = is_read(path)
-        if not read:
+        if not self._read[path]:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
         watch = self._watches.get(threading.get_ident())
         if watch is not None and watch.hears(path):
@@ -180,10 +179,7 @@ class _Tool:
 
     def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
         path = code.co_filename
-        heard = self._askers.get(path)
-        if heard is None:
-            heard = self._askers[path] = may_be_asker(path)
-        if not heard:
+        if not self._askers[path]:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
         if id(getattr(function, "__func__", function)) in self._asking or of_a_class(function):
             watch = self._watches.get(threading.get_ident())

@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...forks import OwnLock
-from ..thread_function import in_table
+from ..thread_function import in_table, one_recording
 from .surroundings import Surroundings
 
 Run = Callable[["InTable", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -51,19 +50,13 @@ class InTable:
         return function
 
 
-@functools.cache
-def _one_recording() -> OwnLock:
-    """One at a time: two that overlap would put each other's functions back."""
-    return OwnLock()
-
-
 @contextmanager
 def found_as_live(functions: Sequence[InTable], run: Run) -> Iterator[None]:
     """While a call is recorded, let ``run`` make the calls of these functions: it is given which, the function, and the arguments."""
     if not functions:
         yield
         return
-    with _one_recording().lock, ExitStack() as replaced:
+    with one_recording("live functions").lock, ExitStack() as replaced:
         for each in functions:
             replaced.enter_context(in_table(each.table, each.place, functools.partial(_called, run, each)))
         yield

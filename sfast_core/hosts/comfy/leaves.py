@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ...capture import Recorder, in_place_of
-from ...forks import OwnLock
+from ...capture import Recorder, in_place_of, one_recording
 from ...kitchen import CODES, operators
 from ...reasons import COMPUTES
 from ...weights.part import has_parts, is_memory, is_plain
@@ -28,12 +26,6 @@ _UNSEEN = {
 }
 
 
-@functools.cache
-def _one_recording() -> OwnLock:
-    """One at a time: two that overlap would put each other's functions back."""
-    return OwnLock()
-
-
 @contextmanager
 def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """While a call is recorded, let ``comfy.ops.cast_bias_weight`` run unrecorded and tell the recorder what it returned.
@@ -45,7 +37,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     import comfy.ops
 
     recorder.left_to_host = LEFT_TO_HOST
-    with _one_recording().lock, ExitStack() as replaced:
+    with one_recording("ComfyUI").lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
             replaced.enter_context(in_place_of(comfy.ops, "cast_bias_weight", partial(_cast, recorder)))

@@ -5,7 +5,6 @@ Forge lays the blocks out in its own way when it loads them, so what they mean i
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,18 +13,11 @@ from typing import Any
 
 import torch
 
-from ...capture import Recorder, in_place_of
-from ...forks import OwnLock
+from ...capture import Recorder, in_place_of, one_recording
 from ...weights.blocks import bytes_of, is_of_blocks, kind_of, shape_of
 
 _FILES, _DEQUANTISE = ("backend.operations", "backend.operations_gguf"), "dequantize_tensor"
 _PARAMETER = "ParameterGGUF"
-
-
-@functools.cache
-def _one_recording() -> OwnLock:
-    """One at a time: two that overlap would put each other's functions back."""
-    return OwnLock()
 
 
 @contextmanager
@@ -34,7 +26,7 @@ def forges_blocks(recorder: Recorder) -> Iterator[None]:
     if not recorder.table.in_blocks:
         yield
         return
-    with _one_recording().lock, ExitStack() as replaced:
+    with one_recording("Forge").lock, ExitStack() as replaced:
         for file in filter(None, map(sys.modules.get, _FILES)):
             if hasattr(file, _DEQUANTISE):
                 replaced.enter_context(in_place_of(file, _DEQUANTISE, partial(_dequantised, recorder)))
