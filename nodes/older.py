@@ -58,7 +58,7 @@ def _tell(node: str | None) -> None:
     """The badge of this node."""
     from ..sfast_core.hosts.comfy.events import EAGER, send
 
-    send({"node": node, "state": EAGER, "model": "", "why": WHY, "advice": ADVICE, "graph_bytes": 0})
+    send({"nodes": [node], "state": EAGER, "model": "", "why": WHY, "advice": ADVICE, "graph_bytes": 0})
 
 
 def _applies(name: str, of: str) -> type[_Older]:

@@ -1,6 +1,7 @@
-"""``GET /fast_compile/report``: the report of every compiled model, as JSON.
+"""``GET /fast_compile/report``: the report of every compiled model, as JSON. ``GET /fast_compile/status``: what the nodes' badges show.
 
-``?name=SD15`` leaves out the others, and ``?format=text`` gives what the report's text says of them.
+``report?name=SD15`` leaves out the others, and ``report?format=text`` gives what the report's text says of them. ``status?workflow=ID``: of
+the nodes of this workflow of the editor's.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 ROUTE = "/fast_compile/report"
+STATUS = "/fast_compile/status"
 
 
 def add_routes() -> None:
-    """Add the route to ComfyUI's server. Without a server (ComfyUI as a library), or a second time, there is nothing to do."""
+    """Add the routes to ComfyUI's server. Without a server (ComfyUI as a library), or a second time, there is nothing to do."""
     from ..sfast_core.hosts.comfy.events import server
 
     found = server()
@@ -29,14 +31,21 @@ def add_routes() -> None:
         text = await asyncio.get_running_loop().run_in_executor(None, report_text, plain, names)
         return web.Response(text=text, content_type="text/plain" if plain else "application/json")
 
+    @found.routes.get(STATUS)
+    async def status(request: Any) -> web.Response:
+        from ..sfast_core.hosts.comfy.board import board
+
+        return web.json_response(await asyncio.get_running_loop().run_in_executor(None, board, request.query.get("workflow")))
+
 
 def report_text(plain: bool = False, names: Sequence[str] = ()) -> str:
     """The report as JSON, or to read, taken while another thread may be sampling. ``names``: of the models; none, for all of them."""
     from ..sfast_core.hosts import comfy
+    from ..sfast_core.hosts.comfy.board import with_measured
     from ..sfast_core.report import read_while_counting
 
     def read() -> str:
-        found = comfy.report()
+        found = with_measured(comfy.report())
         if names:
             found.modules = [module for module in found.modules if module.name in names]
         return found.text() if plain else json.dumps(found.as_dict())

@@ -109,6 +109,7 @@ class ModuleReport:
         answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
         left_out: why it isn't compiled at all, or None.
         host: who reads it, one of :data:`.reasons.HOSTS`.
+        times: how many times faster than without us a benchmark has measured it here, by signature.
     """
 
     name: str
@@ -122,6 +123,7 @@ class ModuleReport:
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: str | None = None
     host: str = PYTHON
+    times: dict[str, float] = field(default_factory=dict)
 
     @property
     def graph_bytes(self) -> int:

@@ -61,8 +61,8 @@ def test_everything_passes_and_the_reason_is_shown(pack: ModuleType, monkeypatch
         for kind_of, value in zip(kind.RETURN_TYPES, output["result"], strict=True):
             assert str.__ne__(kind_of, "IMAGE") or value.shape[3] == 3
         assert name != "FastCompileSettings" or output["result"] == (None,)
-    events = [data for event, data, _ in sent if event == "fast_compile.status"]
-    assert len(events) == len(NODES) and all((data["node"], data["state"]) == ("8", "eager") and data["advice"] for data in events)
+    events = [data for event, data in sent if event == "fast_compile.status"]
+    assert len(events) == len(NODES) and all((data["nodes"], data["state"]) == (["8"], "eager") and data["advice"] for data in events)
 
 
 def test_a_type_that_fits_every_other(pack: ModuleType) -> None:
