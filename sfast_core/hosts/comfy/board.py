@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from ...report import Report, read_while_counting
+from ...reporting.report import Report, read_while_counting
 from .events import MEASURED, STATUSES, Status, running_prompt, server, status_of_this_node
 from .lookup import graph_bytes_by_model
 from .prompts import Prompt, done
