@@ -111,7 +111,7 @@ def _report(options: argparse.Namespace, say: Say) -> int:
         print(f"{options.file}: not a report of Fast Compile: {error}", file=sys.stderr)
         return 2
     for line in text.splitlines():
-        say(line, "bold" if not line.startswith(" ") else "yellow" if line.strip().startswith(("eager", "no graph")) else "")
+        say(line, "bold" if not line.startswith(" ") else "yellow" if line.strip().startswith(("ran as before", "no graph")) else "")
     return 0
 
 

@@ -236,7 +236,7 @@ def test_a_saved_report(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(json.dumps(data))
     done = _run("report", str(file))
-    assert done.returncode == 0 and done.stdout.rstrip() == report.text().rstrip() and "eager, 2x: FreeU" in done.stdout
+    assert done.returncode == 0 and done.stdout.rstrip() == report.text().rstrip() and "ran as before, 2x: FreeU" in done.stdout
     assert _run("report", "-", input=json.dumps(data)).stdout == done.stdout
 
 
