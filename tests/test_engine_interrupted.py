@@ -120,7 +120,7 @@ def interrupted(at: int, error: type[BaseException]) -> int:
     free = threading.Thread(target=lambda: [on.lock.acquire() and on.lock.release() for on in engine.devices])
     free.start(), free.join(5)
     assert not free.is_alive(), place
-    proved = [graphed for on in engine.devices for graphed in on.variants.programs()]
+    proved = [graphed for on in engine.devices for graphed in on.entries.programs()]
     for name, weight in twin.named_parameters():
         mine = handle.module.get_parameter(name)
         assert torch.equal(mine, weight) and (proved or mine.stride() == weight.stride()), f"{place}: {name}"
