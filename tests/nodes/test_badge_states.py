@@ -89,6 +89,8 @@ def test_what_is_said(node: Any) -> None:
     texts = node(graph=graph, events=[measured, FAST])
     assert texts["7"] == ["measured", "times 2.35"] or texts["7"] == ["measured", "times 2.34"]
     assert texts["8"][3] == texts["7"][1] and texts["6"] == ["ready", "graphs 1048576"]
-    board = {"events": [{**FAST, "idle": True}], "graphs": {}, "times": []}
+    board: dict[str, Any] = {"events": [{**FAST, "idle": True}], "graphs": {}, "times": []}
     assert node(graph=graph, board=board)["8"] == ["idle", "idle"]
     assert node(graph=graph, events=[FAST, {**FAST, "state": "ready"}])["8"] == ["ready", "ready"]
+    without = {"events": [], "graphs": {}, "times": [], "machine": {"why": "no GPU", "advice": "none"}}
+    assert node(graph=graph, board=without)["8"] == ["eager", "notHere"]

@@ -54,7 +54,8 @@ function look() {
 }
 
 export function explain(now) {
-  if (now.event?.why && now.state === "eager") return say("because", { why: now.event.why, advice: now.event.advice });
+  const { why, advice } = now.event ?? told.machine ?? {};
+  if (why && now.state === "eager") return say("because", { why, advice });
   const words = { bypassed: "whyBypassed", muted: "whyMuted", off: "whyOff", idle: "whyIdle" }[now.state];
   return words ? say(words) : null;
 }

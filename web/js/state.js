@@ -38,6 +38,7 @@ export class Told {
     this.nodes = new Map(); // by workflow and id: the events by model, the latest last
     this.graphs = new Map(); // by model: the bytes of its graphs
     this.times = new Map(); // by model and shapes: how many times faster a benchmark was
+    this.machine = null; // why nothing is faster there
   }
 
   /** One event. `open`: the id of the workflow that the page shows, for events that name none. */
@@ -62,6 +63,7 @@ export class Told {
     for (const each of board.times) this.times.set(`${each.model} ${each.inputs}`, each.times);
     for (const event of board.events) this.hear(event, workflow);
     this.graphs = new Map(Object.entries(board.graphs));
+    this.machine = board.machine ?? null;
   }
 
   /** The models that a node at these places runs, and the event of the one which was heard of last (a CLIP has several text encoders). */
@@ -87,7 +89,7 @@ export function shown(told, type, { off, models, event }) {
     const bytes = told.graphBytes();
     return { state: "ready", parts: [bytes ? ["graphs", { bytes }] : ["ready"]] };
   }
-  if (!event) return { state: "ready", parts: [["ready"]] };
+  if (!event) return told.machine ? { state: "eager", parts: [["notHere"]] } : { state: "ready", parts: [["ready"]] };
   if (event.idle) return { state: "idle", parts: [["idle"]] };
   const times = told.timesOf(event);
   const parts = [event.state === "measured" ? ["times", { times: times.toFixed(2) }] : [event.state, {}, event.step ? `${event.step}/${event.steps}` : ""]];

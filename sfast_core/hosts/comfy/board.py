@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import torch
+
+from ...config import CompileConfig
+from ...reporting.reasons import COMFY, NO_GPU
 from ...reporting.report import Report, read_while_counting
 from .events import MEASURED, STATUSES, Status, running_prompt, server, status_of_this_node
 from .lookup import graph_bytes_by_model
@@ -28,6 +32,20 @@ def measured(model: str, inputs: str | None, times: float) -> None:
             table.popitem(last=False)  # type: ignore[attr-defined]
 
 
+def machine() -> dict[str, str] | None:
+    """Why nothing is faster on this machine, and what can be done: ``why`` and ``advice``; None where it can be."""
+    try:
+        from comfy.model_management import get_torch_device
+
+        device = get_torch_device()
+    except Exception:  # another version's
+        return None
+    if device.type == "cuda" and not getattr(torch.version, "hip", None) or CompileConfig().cpu_allowed():
+        return None
+    why = NO_GPU(device=device) if device.type != "cuda" else NO_GPU(device="an AMD GPU")
+    return {"why": why, "advice": why.advice(COMFY)}
+
+
 def with_measured(report: Report) -> Report:
     """``report``, whose modules know what benchmarks have measured of them."""
     for module in report.modules:
@@ -36,7 +54,7 @@ def with_measured(report: Report) -> Report:
 
 
 def board(workflow: str | None) -> dict[str, Any]:
-    """The last event of each node of a workflow, ``graphs`` by model, and ``times`` by model and shapes.
+    """The last event of each node of a workflow, ``graphs`` by model, ``times`` by model and shapes, and what :func:`machine` gives.
 
     ``idle`` in an event: the last queue of this workflow had the node, and no model was run through it: what it would have made was kept,
     or another node ran the model.
@@ -51,6 +69,7 @@ def board(workflow: str | None) -> dict[str, Any]:
         "events": events,
         "graphs": read_while_counting(graph_bytes_by_model),
         "times": [{"model": model, "inputs": inputs, "times": times} for (model, inputs), times in list(_MEASURED.items())],
+        "machine": machine(),
     }
 
 
