@@ -18,6 +18,7 @@ class Reporter:
         report: of the module.
         observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0 to 1. It is called
             from several threads and must not raise.
+        reasons_level: of the lines that say why a call runs as it was; a host whose log leaves out information sets a higher one.
         may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it comes up again.
     """
 
@@ -25,6 +26,7 @@ class Reporter:
         self.report = report
         self.observer: Callable[[str, float], None] | None = None
         self.may_say: Callable[[], bool] = lambda: True
+        self.reasons_level = logging.INFO
         self._said: set[str] = set()
         self._is_ready = False
 
@@ -44,7 +46,7 @@ class Reporter:
         """Count a call that runs as it was, and say why once."""
         self.report.calls["eager"] += 1
         self.report.reasons[told(reason)] += 1
-        self.say(self._runs_as_it_was(reason))
+        self.say(self._runs_as_it_was(reason), self.reasons_level)
 
     def answered(self, who: str) -> None:
         """Count a call that somebody answered in the module's place, without running it."""
