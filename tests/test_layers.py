@@ -71,7 +71,9 @@ ALLOWED: dict[str, set[str]] = {
     "quality.levels": set(),
     "config": {"ops", "quality.levels", "rewrite"},
     "version": set(),
-    "reporting.report": {"reporting.reasons", "version"},
+    "reporting.chinese": set(),
+    "reporting.translated": {"reporting.chinese", "reporting.reasons"},
+    "reporting.report": {"reporting.reasons", "reporting.translated", "version"},
     "reporting.saved": {"reporting.reasons", "reporting.report"},
     "reporting.terminal": set(),
     "machine.numerics": set(),
@@ -108,8 +110,7 @@ ALLOWED: dict[str, set[str]] = {
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "reporting.report", "version"},
     "hosts": {
-        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "libraries", "ops", "quality.levels", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "state", "weights",
-    },
+        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "libraries", "ops", "quality.levels", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "state", "weights", "reporting.translated"},
 }
 
 
