@@ -80,6 +80,7 @@ def test_another_python_and_an_old_pytorch(
 ) -> None:
     """Said when ComfyUI starts, in one sentence with the remedy, and by each node."""
     monkeypatch.setattr(sys, "version_info", python)
+    monkeypatch.setitem(sys.modules, "folder_paths", types.ModuleType("folder_paths"))
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=torch_version))
     sys.modules[f"{pack.__name__}.nodes.older"].say_so()  # type: ignore[attr-defined]
     (line,) = [record.message for record in caplog.records]
