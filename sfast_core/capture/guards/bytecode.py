@@ -46,16 +46,9 @@ class _Reader(Values):
         self._steps = list(dis.get_instructions(code))
 
     def read(self) -> CodeReads:
-        for _ in range(_PASSES):
-            before = {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}
-            self._listings = 0
-            for step in self._steps:
-                if step.is_jump_target:
-                    self._escape_all()
-                self._follow(step.opname, step)
-            self._escape_all()
-            if before == {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}:
-                break
+        if not any(self._goes_through() for _ in range(_PASSES)):  # along a list of objects that hold each other, say: the next may be any
+            self._variables = {name: (chains, True) for name, (chains, _) in self._variables.items()}
+            self._goes_through()
         if self._listings:
             read_everything(self._reads)
         if not _WHOLE.isdisjoint(self._code.co_names) or not _WHOLE_GLOBALS.isdisjoint(self._reads.globals):
@@ -65,6 +58,17 @@ class _Reader(Values):
         if not _BY_STRING.isdisjoint(self._code.co_names):
             self._reads.loose |= self._reads.words
         return self._reads
+
+    def _goes_through(self) -> bool:
+        """Follow all instructions once; whether no more came to be known of the variables."""
+        before = {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}
+        self._listings = 0
+        for step in self._steps:
+            if step.is_jump_target:
+                self._escape_all()
+            self._follow(step.opname, step)
+        self._escape_all()
+        return before == {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}
 
     def _follow(self, name: str, step: dis.Instruction) -> None:
         if name in _NO_EFFECT:
