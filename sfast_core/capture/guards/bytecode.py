@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from .chains import ITEM, Chain, CodeReads, read_every, read_everything
+from .chains import ITEM, Chain, CodeReads, read_everything, read_whole
 from .stack import DYNAMIC, GETTING, LISTING, MUTATORS, NAMING, READING_WHOLE, UNKNOWN, Value, Values, is_name
 
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
@@ -52,8 +52,7 @@ class _Reader(Values):
         if self._listings:
             read_everything(self._reads)
         if not _WHOLE.isdisjoint(self._code.co_names) or not _WHOLE_GLOBALS.isdisjoint(self._reads.globals):
-            for chain in (*self._reads.variables.values(), *self._reads.globals.values()):
-                read_every(chain, only_used=True)
+            read_whole(self._reads)
         self._reads.words.update(_identifiers(self._code.co_consts))
         if not _BY_STRING.isdisjoint(self._code.co_names):
             self._reads.loose |= self._reads.words
