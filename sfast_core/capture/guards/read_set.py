@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...reasons import RANDOM_STATE
+from ...reporting.reasons import RANDOM_STATE
 from .asking import (
     OF_CLASSES,
     TOLD,
