@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -33,6 +34,12 @@ def told(member: Any, value: Any) -> Any:
     except Exception:
         return COMPUTED
     return found if _is_compared(found) else COMPUTED
+
+
+def told_by(member: Any, then: Any, ref: weakref.ref[Any]) -> Any:
+    """What it says now where it is there still; where it has gone ``then``: what is in its place is compared there."""
+    value = ref()
+    return then if value is None else told(member, value)
 
 
 def _is_compared(value: Any) -> bool:
