@@ -32,20 +32,20 @@ from .capture import (
 )
 from .capture.trace import LeafScope
 from .config import CompileConfig
-from .forks import renew_in_children
-from .fusing import OverBudget, fuse
 from .lowering import lower
-from .on_device import OnDevice
-from .reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
-from .report import ModuleReport, SignatureReport
-from .reporter import Reporter
+from .machine.forks import renew_in_children
+from .programs.entries import CacheEntry
+from .programs.fusing import OverBudget, fuse
+from .programs.on_device import OnDevice
+from .programs.segmented import Unfinished
+from .quality.sensitivity import Sensitivity
+from .reporting.reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
+from .reporting.report import ModuleReport, SignatureReport
+from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import WeightStore
-from .segmented import Unfinished
-from .sensitivity import Sensitivity
-from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
@@ -60,7 +60,7 @@ class Engine:
 
     Attributes:
         config: asked anew at each call.
-        report: what became of the calls, for who uses ``host`` (:mod:`.reasons`).
+        report: what became of the calls, for who uses ``host`` (:mod:`.reporting.reasons`).
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
@@ -147,25 +147,25 @@ class Engine:
         with on.lock, self.taken_in.here(around):
             try:
                 first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
-                variant = on.variants.take(signature.key, signature.tensors)
-                replayed = self._replay_ahead(variant, signature, device)
-                if variant is not None and variant.guard is not None and (change := variant.guard.changed(module) or self._tracer.live.over(module)):
-                    left, variant, replayed = variant, on.variants.another(signature.key, module, signature.tensors), None
-                    if variant is None:
+                entry = on.entries.take(signature.key, signature.tensors)
+                replayed = self._replay_ahead(entry, signature, device)
+                if entry is not None and entry.guard is not None and (change := entry.guard.changed(module) or self._tracer.live.over(module)):
+                    left, entry, replayed = entry, on.entries.another(signature.key, module, signature.tensors), None
+                    if entry is None:
                         self.reporter.say(f"{change}: tracing again")
                         on.leave(signature.key, left, module, change)
                         if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.sampling, left.tally.useless):
-                            on.thrashing.clear()
-                if variant is None:
+                            on.recompile_limit.clear()
+                if entry is None:
                     if (reason := on.against_others(signature.key, module, around, self.taken_in) or on.waiting(signature)) is None:
                         return first_call()
-                elif variant.graphed is None:
-                    reason, in_parts = variant.reason, self.in_parts
+                elif entry.graphed is None:
+                    reason, in_parts = entry.reason, self.in_parts
                 else:
                     try:
                         with self.store.pinned(device):
-                            result = variant.graphed.run(signature.tensors, self.config, replayed, around)
-                        on.served(signature.key, variant, self.taken_in)
+                            result = entry.graphed.run(signature.tensors, self.config, replayed, around)
+                        on.served(signature.key, entry, self.taken_in)
                         return result
                     except self.interruptions:
                         raise
@@ -173,53 +173,53 @@ class Engine:
                         self.reporter.ran_out_of_memory(error, self._make_room(on))
                         reason = OUT_OF_MEMORY()
                     except WeightsElsewhere as error:
-                        variant.release()
+                        entry.release()
                         reason = reason_of(error)
                     except OnlyThisCall as error:
                         reason = reason_of(error)
                     except Unfinished as error:
-                        reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)
+                        reason, eager = self._unfinished(on, signature.key, entry, error), self._tracer.live.finishing(module, around, eager)
                     except WeightsChanged as error:
                         self.reporter.say(f"{error}: tracing again")
-                        on.forget(signature.key, variant, str(error))
+                        on.forget(signature.key, entry, str(error))
                         if (reason := on.waiting(signature)) is None:
                             return first_call()
                     except Exception as error:
                         reason = FAILED(error=f"{type(error).__name__}: {error}")
-                        self._give_up(variant, reason)
+                        self._give_up(entry, reason)
             except BaseException as error:
                 before.put_back(error)
                 raise
         return self.run_eager(reason, eager) if in_parts is None else in_parts(module, reason, eager)
 
-    def _unfinished(self, on: OnDevice, key: Hashable, variant: Variant, error: Unfinished) -> str:
-        """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""
+    def _unfinished(self, on: OnDevice, key: Hashable, entry: CacheEntry, error: Unfinished) -> str:
+        """What becomes of an entry whose program couldn't finish a call, and why the original forward does."""
         if isinstance(error.__cause__, self.interruptions):
             raise error.__cause__
         if isinstance(error.__cause__, WeightsChanged):
             self.reporter.say(f"{error}, and tracing again")
-            on.forget(key, variant, str(error))
+            on.forget(key, entry, str(error))
         elif error.another:
             self.reporter.say(str(error))
-            on.put_off(key, variant, str(error))
+            on.put_off(key, entry, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
             self.reporter.ran_out_of_memory(error.__cause__, self._make_room(on))
             return OUT_OF_MEMORY()
         elif error.ours:
-            self._give_up(variant, FAILED(error=error))
+            self._give_up(entry, FAILED(error=error))
         return reason_of(error)
 
-    def _replay_ahead(self, variant: Variant | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
+    def _replay_ahead(self, entry: CacheEntry | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
         """What the signature's graph makes of this call, before it is known whether that may be used; None where no graph may run.
 
         To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would wait where the host has
         just waited for the GPU. The graph writes to memory of its own alone, and it reads no memory of others.
         """
-        if variant is None or variant.graphed is None or not (variant.graphed.captured and variant.graphed.ahead):
+        if entry is None or entry.graphed is None or not (entry.graphed.captured and entry.graphed.ahead):
             return None
         try:
             with self.store.pinned(device):
-                return variant.graphed.replay(signature.tensors) if variant.graphed.readable() else None
+                return entry.graphed.replay(signature.tensors) if entry.graphed.readable() else None
         except self.interruptions:
             raise
         except Exception:  # found again, and said, where the call goes on as if this had not been tried
@@ -262,7 +262,7 @@ class Engine:
         """Release the graphs, keep the traces: a later call captures again."""
         for on in self.devices:
             with on.lock:
-                on.variants.release()
+                on.entries.release()
                 self._drop_copies()
 
     def forget_evicted(self) -> None:
@@ -275,7 +275,7 @@ class Engine:
         with ExitStack() as locks:
             for on in sorted(self.devices, key=lambda on: str(on.device)):  # in one order: two threads may do this
                 locks.enter_context(on.lock)
-                on.variants.release()
+                on.entries.release()
             self._lay_out_plainly()
 
     def lay_plain(self) -> None:
@@ -296,21 +296,21 @@ class Engine:
         around: Surroundings,
     ) -> Any:
         self.reporter.announce("tracing")
-        variant = Variant(SignatureReport(str(signature)), signature.layout)
-        traced_now = partial(on.thrashing.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
-        keep = partial(on.variants.add, signature.key, variant, self.config.max_signatures)  # when it is known what it is, not before
+        entry = CacheEntry(SignatureReport(str(signature)), signature.layout)
+        traced_now = partial(on.recompile_limit.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
+        keep = partial(on.entries.add, signature.key, entry, self.config.max_signatures)  # when it is known what it is, not before
         failure: str | None = None
         self.store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
-            result, trace, variant.guard = self._tracer.record(module, signature, on.device, recorded)
+            result, trace, entry.guard = self._tracer.record(module, signature, on.device, recorded)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
             failure, passing = reason_of(error), error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
-            variant.guard = error.guard
+            entry.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
             result = self.run_eager(failure, self._tracer.live.finishing(module, around, eager))
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()
-                self._give_up(variant, failure)
+                self._give_up(entry, failure)
                 keep()
             return result
         if isinstance(trace, Untraceable) and trace.passing:
@@ -320,20 +320,20 @@ class Engine:
             self.reporter.ran_eager(trace.reason)
             return result
         self.report.calls["traced"] += 1
-        variant.report.calls += 1
+        entry.report.calls += 1
         if isinstance(trace, Untraceable):
-            variant.tally = traced_now()
-            self._give_up(variant, NOT_TRACED.because(trace.reason))
+            entry.tally = traced_now()
+            self._give_up(entry, NOT_TRACED.because(trace.reason))
             keep()
             return result
         try:
-            if variant.guard is not None and variant.guard.hooked:
-                raise CaptureError(variant.guard.hooked)
-            variant.others, variant.sampling, variant.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
+            if entry.guard is not None and entry.guard.hooked:
+                raise CaptureError(entry.guard.hooked)
+            entry.others, entry.sampling, entry.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
             known = self.store, self.config, self._sensitivity, self.reporter
-            fused = fuse(lower, on, variant, trace, signature, result, around, *known)
+            fused = fuse(lower, on, entry, trace, signature, result, around, *known)
             on.backoff.succeeded(signature.key)
-            variant.tally = traced_now()
+            entry.tally = traced_now()
             keep()
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except self.interruptions:
@@ -350,7 +350,7 @@ class Engine:
                 self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
                 return result
             traced_now()
-            self._give_up(variant, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
+            self._give_up(entry, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
             keep()
         except BaseException:
             self._restore_unless_used()
@@ -372,16 +372,16 @@ class Engine:
             self.store.lock = on.lock
         return on
 
-    def _give_up(self, variant: Variant, reason: str) -> None:
-        variant.release()
-        variant.reason = variant.report.eager_because = reason
-        variant.graphed = None
+    def _give_up(self, entry: CacheEntry, reason: str) -> None:
+        entry.release()
+        entry.reason = entry.report.eager_because = reason
+        entry.graphed = None
         self._restore_unless_used()
         self.reporter.gave_up(reason)
 
     def _restore_unless_used(self) -> None:
         """Where nothing needs the weights laid out anew, eager gives the very bits that it gave before."""
-        if not any(on.variants.programs() for on in self.devices):
+        if not any(on.entries.programs() for on in self.devices):
             self._lay_out_plainly()
 
     def _make_room(self, on: OnDevice) -> int:

@@ -17,14 +17,14 @@ import torch
 from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
-from ...forks import renew_in_children
-from ...reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
-from ...report import ModuleReport
+from ...machine.forks import renew_in_children
+from ...reporting.reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
+from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
+from ..fallback import with_fallback
 from ..hook import Hook
 from ..live import LiveCalls
 from ..options import Steering, options_of
-from ..shield import shielded
 from .by_blocks import ByBlocks
 from .dynamic import DynamicStore
 from .events import LineAPrompt
@@ -151,7 +151,7 @@ class HookedState:
                 keep_listed(on.graphs, on.device)
             return result
 
-        return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
+        return with_fallback(self.engine, attempt, lambda: original(*args, **kwargs))
 
     def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
         return self.engine.call(model, traced, call.args, call.kwargs, eager, call.around)

@@ -10,13 +10,13 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ...reasons import WEBUI, told
-from ...report import ModuleReport
+from ...reporting.reasons import WEBUI, told
+from ...reporting.report import ModuleReport
 from ..blocks import Blocks
+from ..fallback import with_fallback
 from ..live import LiveCalls
 from ..options import Steering, options_place
 from ..parts import PartCalls
-from ..shield import shielded
 from .blocks import forges_blocks
 from .lora import LazyLoras
 from .parts import Part
@@ -85,7 +85,7 @@ class ModuleState:
             self._loras.apply(module)
             return self._compute(module, original, args, kwargs, eager)
 
-        return shielded(self.engine, attempt, eager)
+        return with_fallback(self.engine, attempt, eager)
 
     def _run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         return self.engine.run_eager(reason, eager)

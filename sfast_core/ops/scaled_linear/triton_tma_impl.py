@@ -14,14 +14,14 @@ from ..needs import HALVES
 from ..packs import dense
 from ..triton_launch import capacity, launcher
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
-from .triton_impl import GROUP_ROWS, Cut, float8_of
+from .triton_impl import GROUP_ROWS, Tiling, float8_of
 from .triton_kernels import scaled_linear_tma_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
     from ..spec import Arguments
 
-CUT = Cut(128, 256, 128, 8, 3)
+CUT = Tiling(128, 256, 128, 8, 3)
 UNIT = 16  #: of columns and depth: bytes
 
 

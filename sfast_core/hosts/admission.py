@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from ..reasons import KEEP_CHANGING
+from ..reporting.reasons import KEEP_CHANGING
 
 _ALLOWED, _REMEMBERED = 4, 256
 
 
-class OneOffs:
+class Admission:
     """Tells when shapes keep changing: pictures of any size, tiles at their edges, prompts of any length.
 
     A trace takes a second where the call itself takes some hundredths. So while there are four signatures or more that came only once, a
