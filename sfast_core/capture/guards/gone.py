@@ -8,10 +8,7 @@ from collections import Counter
 from .asking import name_of
 from .kinds import Kind
 from .notes import Seen
-from .of_c import told_by
 from .seen_values import SeenValues
-
-_WEAKLY = (name_of, told_by)  #: what asks of something that may go
 
 
 def drop_gone(reads: SeenValues) -> None:
@@ -19,7 +16,7 @@ def drop_gone(reads: SeenValues) -> None:
 
     One that is gone held others, so this goes on for as long as something goes.
     """
-    reads.asked = {key: asked for key, asked in reads.asked.items() if asked.ask not in _WEAKLY or asked.of[-1]() is not None}
+    reads.asked = {key: asked for key, asked in reads.asked.items() if asked.ask is not name_of or asked.of[-1]() is not None}
     reads.marked = {key: marked for key, marked in reads.marked.items() if marked.ref() is not None}
     first = True
     while _objects(reads, first) or _tables(reads) or _functions(reads):

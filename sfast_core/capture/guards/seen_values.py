@@ -34,7 +34,7 @@ from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
-from .of_c import member_of, told, told_by
+from .of_c import member_of, told
 from .origin import Origin
 from .readers import Reader
 from .seen_objects import PLAIN, SeenObjects
@@ -200,14 +200,7 @@ class SeenValues(SeenObjects):
     def _tell(self, value: Any, name: str, origin: Origin | None) -> Any:
         """What a function or a class is called, or the like."""
         reference = weakref.ref(value)
-        return self._of_what_may_go(value, name, Asked(name_of, (name, reference), name_of(name, reference), Origin(origin, name)))
-
-    def _of_what_may_go(self, value: Any, name: str, asked: Asked) -> Any:
-        """Note what is asked of a value by a name, where nobody asked it of this value yet. Returns what it was."""
-        known = self.asked.get((id(value), name))
-        if known is None or (isinstance(known.of[-1], weakref.ref) and known.of[-1]() is not value):  # of one that has gone, whose place it has
-            known = self.asked[id(value), name] = asked
-        return known.then
+        return self.asked.setdefault((id(value), name), Asked(name_of, (name, reference), name_of(name, reference), Origin(origin, name))).then
 
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
         """Attributes that somebody has put on a tensor, a number, a list of a class of its own; and what classes have that aren't Python's."""
@@ -233,8 +226,7 @@ class SeenValues(SeenObjects):
             if not given:
                 self._class_attribute(cls, below.name, Origin(None, cls.__qualname__))
             if (member := member_of(cls, below.name)) is not None and (then := told(member, value)) is not COMPUTED:
-                ask, of = (told, (member, value)) if not cls.__weakrefoffset__ else (told_by, (member, then, weakref.ref(value)))
-                self._of_what_may_go(value, below.name, Asked(ask, of, then, Origin(origin, below.name)))
+                self.asked.setdefault((id(value), below.name), Asked(told, (member, value), then, Origin(origin, below.name)))
                 self._below(then, below.chain, origin, below.name)
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
