@@ -180,7 +180,7 @@ def record(
     random = RandomState(device)
     table = WeightTable(root)
     recorder = Recorder(inputs, table)
-    recorder.random, recorder.read_set = random, reads
+    recorder.random, recorder.read_set, recorder.device = random, reads, device
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
     def run(module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
