@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ..sfast_core import CompileConfig
 from ..sfast_core.hosts import comfy
-from ..sfast_core.qualities import EXACT, QUALITIES
+from ..sfast_core.quality.levels import EXACT, QUALITIES
 from .applying import config_of, metadata_of, switches
 from .schema import CATEGORY, aliases
 

@@ -33,7 +33,7 @@ def add_routes() -> None:
 def report_text(plain: bool = False, names: Sequence[str] = ()) -> str:
     """The report as JSON, or to read, taken while another thread may be sampling. ``names``: of the models; none, for all of them."""
     from ..sfast_core.hosts import comfy
-    from ..sfast_core.report import read_while_counting
+    from ..sfast_core.reporting.report import read_while_counting
 
     def read() -> str:
         found = comfy.report()

@@ -6,7 +6,7 @@ Importing it imports torch and nothing else: no kernel library, no GPU, no host.
 from .compiled import CompiledModule, compile, uninstall
 from .config import CompileConfig
 from .operators import register_operators
-from .report import Report
+from .reporting.report import Report
 from .version import VERSION as __version__
 
 __all__ = ["CompileConfig", "CompiledModule", "Report", "__version__", "compile", "compile_pipeline", "register_operators", "uninstall"]

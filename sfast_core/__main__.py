@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .terminal import Say, printer
+from .reporting.terminal import Say, printer
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -99,7 +99,7 @@ def _build(options: argparse.Namespace, say: Say) -> int:
 
 
 def _report(options: argparse.Namespace, say: Say) -> int:
-    from .report_file import read_report, report_from
+    from .reporting.saved import read_report, report_from
 
     try:
         report = report_from(json.load(sys.stdin)) if options.file == "-" else read_report(Path(options.file))

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from .ahead import prepare
 from .config import CompileConfig
 from .engine import Engine, Forward
 from .libraries import known_layers
-from .report import Report, versions
+from .machine.ahead import prepare
+from .reporting.report import Report, versions
 from .state import StatefulCalls, has_state
 
 log = logging.getLogger("fast_compile")

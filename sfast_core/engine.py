@@ -32,20 +32,20 @@ from .capture import (
 )
 from .capture.trace import LeafScope
 from .config import CompileConfig
-from .forks import renew_in_children
-from .fusing import OverBudget, fuse
 from .lowering import lower
-from .on_device import OnDevice
-from .reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
-from .report import ModuleReport, SignatureReport
-from .reporter import Reporter
+from .machine.forks import renew_in_children
+from .programs.entries import Variant
+from .programs.fusing import OverBudget, fuse
+from .programs.on_device import OnDevice
+from .programs.segmented import Unfinished
+from .quality.sensitivity import Sensitivity
+from .reporting.reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
+from .reporting.report import ModuleReport, SignatureReport
+from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import WeightStore
-from .segmented import Unfinished
-from .sensitivity import Sensitivity
-from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
@@ -60,7 +60,7 @@ class Engine:
 
     Attributes:
         config: asked anew at each call.
-        report: what became of the calls, for who uses ``host`` (:mod:`.reasons`).
+        report: what became of the calls, for who uses ``host`` (:mod:`.reporting.reasons`).
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.

@@ -11,14 +11,14 @@ import torch
 
 from .capture import GradientsRecorded, OutputSpec, Surroundings
 from .config import CompileConfig
-from .proof import distance_to_eager
-from .report import SignatureReport
-from .reporter import Reporter
+from .programs.proof import distance_to_eager
+from .programs.streams import Streams
+from .reporting.report import SignatureReport
+from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs, Kept, in_use
 from .runtime.program import Program
-from .streams import Streams
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
 
 

@@ -21,7 +21,7 @@ from sfast_core.doctor.examples import examples
 from sfast_core.doctor.findings import Finding
 from sfast_core.doctor.installed import examine_installed
 from sfast_core.doctor.ops import examine_ops
-from sfast_core.numerics import Numerics
+from sfast_core.machine.numerics import Numerics
 from sfast_core.ops import all_ops
 from sfast_core.target import Target
 
@@ -176,7 +176,7 @@ def test_an_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cache(tmp_path: Path) -> None:
-    from sfast_core.choices import Choice, Choices
+    from sfast_core.machine.choices import Choice, Choices
 
     assert "0 files" in _named(list(examine_cache(CPU, tmp_path))[:1], "cache").text
     Choices.of(CPU, tmp_path).add([Choice("a", "b", 1, "c", 1e-6)])
@@ -224,7 +224,7 @@ def test_a_machine_without_a_gpu_and_without_triton(tmp_path: Path) -> None:
 
 
 def test_a_saved_report(tmp_path: Path) -> None:
-    from sfast_core.report import ModuleReport, Report, SignatureReport
+    from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
 
     module = ModuleReport("SDXL", "cuda:0")
     module.calls["eager"] += 2
@@ -269,7 +269,7 @@ def test_a_bad_file(content: bytes | None, words: str, tmp_path: Path, capsys: p
 
 
 def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from sfast_core.terminal import printer
+    from sfast_core.reporting.terminal import printer
 
     pytest.importorskip("rich")
     printer()("plain [bold]text[/bold]", "bold red")

@@ -16,7 +16,7 @@ import torch
 from benchmarks.reasons import PAGE, page
 from sfast_core import CompileConfig, compile
 from sfast_core.capture.errors import CaptureError
-from sfast_core.reasons import (
+from sfast_core.reporting.reasons import (
     CHANGES,
     COMFY,
     COMPUTED,
@@ -40,8 +40,8 @@ from sfast_core.reasons import (
     reason_of,
     told,
 )
-from sfast_core.report import ModuleReport, Report
-from sfast_core.report_file import report_from
+from sfast_core.reporting.report import ModuleReport, Report
+from sfast_core.reporting.saved import report_from
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = "\n".join(path.read_text("utf-8") for path in (ROOT / "sfast_core").rglob("*.py") if path.name != "reasons.py")

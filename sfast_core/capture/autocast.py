@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import CaptureError
+from .fake_tensors import KINDS, Run, Step, autocast_switched, leaves, mapped
 from .signature import arguments_key, autocast_state
-from .stand_ins import KINDS, Run, Step, autocast_switched, leaves, mapped
 
 
 @contextmanager

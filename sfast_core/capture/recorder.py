@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE, reason_of
+from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE, reason_of
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
 from .calls import OF_C, Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
+from .fake_tensors import leaves
 from .functional import cast_like, element, setitem
 from .guards import Pausing, Reader, Unwatched, reader_at
 from .inside import Inside, spelled, wrapped
@@ -34,7 +35,6 @@ from .live.modules import DRAWING, draws, modules_at_work
 from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
-from .stand_ins import leaves
 from .told import ASKED, HIDDEN, Telling, Told, tells, told_by
 from .values import METADATA, why_not_operator
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..forks import OwnLock
+from ..machine.forks import OwnLock
 from .guards import stands_for
 
 

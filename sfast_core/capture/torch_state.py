@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._device import DeviceContext
 
-from ..reasons import WATCHED, Reason
+from ..reporting.reasons import WATCHED, Reason
 from .errors import CaptureError
 
 State = tuple[Hashable, ...]  #: the values of all settings, in the order of :func:`names`

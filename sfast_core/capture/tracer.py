@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS, reason_of
+from ..reporting.reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS, reason_of
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings, TakenIn

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 
 from ..engine import Engine
-from ..reasons import PYTHON
-from ..report import ModuleReport
+from ..reporting.reasons import PYTHON
+from ..reporting.report import ModuleReport
 from .hook import Hook
 from .shield import shielded
 from .states import States

@@ -18,8 +18,8 @@ import torch
 
 from ..compiled import CompiledModule, compile, is_compiled
 from ..config import CompileConfig
-from ..qualities import EXACT
-from ..report import ModuleReport, Report, versions
+from ..quality.levels import EXACT
+from ..reporting.report import ModuleReport, Report, versions
 from .vae import HALVES
 
 #: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.

@@ -11,8 +11,8 @@ import torch
 from ..capture import CaptureError, Signature
 from ..config import CompileConfig
 from ..engine import Engine, Forward
-from ..reasons import WRITES_ARGUMENTS
-from .one_offs import OneOffs
+from ..reporting.reasons import WRITES_ARGUMENTS
+from .admission import OneOffs
 
 Arguments = tuple[Any, ...]
 
@@ -39,7 +39,7 @@ class Kind:
     Attributes:
         why_not: why a call with these arguments runs as it was, or None.
         why_no_graph: why a call with these arguments is fused but not captured, or None.
-        few_shapes: whether it pays to look out for shapes that never come again (see :class:`.one_offs.OneOffs`).
+        few_shapes: whether it pays to look out for shapes that never come again (see :class:`.admission.OneOffs`).
         writes_input: whether its forward writes to its first argument, which nobody reads afterwards.
         padded: gives a call of the part another size, which others have too, or None where it stays as it is.
     """

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.capture.autocast import Autocast, Treatment
-from sfast_core.capture.stand_ins import Run, StandIn, Value
+from sfast_core.capture.fake_tensors import Run, StandIn, Value
 from tests.capture.autocast import DEVICES, check, function
 
 # -- PyTorch's lists -----------------------------------------------------------------------------------------------------------

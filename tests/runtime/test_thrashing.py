@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sfast_core.runtime.thrashing import Thrashing
+from sfast_core.runtime.recompile_limit import Thrashing
 
 
 def traces(thrashing: Thrashing, calls: int, serve: int = 0, layout: object = "a") -> list[int]:

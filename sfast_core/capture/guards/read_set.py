@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...reasons import RANDOM_STATE
+from ...reporting.reasons import RANDOM_STATE
 from .all_names import names_of, own_of
 from .asking import (
     OF_CLASSES,

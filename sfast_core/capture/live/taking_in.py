@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...reasons import RANDOM
+from ...reporting.reasons import RANDOM
 from ..errors import CaptureError
 from ..guards import Pausing, Unwatched
 from .options import Foreign

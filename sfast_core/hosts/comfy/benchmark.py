@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...config import CompileConfig
-from ...report import ModuleReport
+from ...reporting.report import ModuleReport
 from .install import apply, remove
 from .lookup import config_of, fresh_state, report_of
 from .sampling import Sampling, empty_latent, sample

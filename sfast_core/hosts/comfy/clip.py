@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...reasons import NO_CLIP, OTHER_MODEL
+from ...machine.ahead import prepare
+from ...reporting.reasons import NO_CLIP, OTHER_MODEL
 from ..parts import Kind
 from .doorway import Doorway, behind
 from .in_place import with_patches_in_place

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...reasons import CONTROL_LORA, OTHER_MODEL
+from ...machine.ahead import prepare
+from ...reporting.reasons import CONTROL_LORA, OTHER_MODEL
 from ..parts import Kind
 from .doorway import Doorway, behind, through
 from .install import watched_clone

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine import Engine
-from ...qualities import EXACT
-from ...reasons import told
-from ...report import SignatureReport
+from ...quality.levels import EXACT
+from ...reporting.reasons import told
+from ...reporting.report import SignatureReport
 
 log = logging.getLogger("fast_compile")
 EVENT = "fast_compile.status"

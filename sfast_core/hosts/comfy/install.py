@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...forks import OwnLock
-from ...report import Report, versions
+from ...machine.ahead import prepare
+from ...machine.forks import OwnLock
+from ...reporting.report import Report, versions
 from ..options import NAME, options_of
 from ..states import States
 from .events import status_of_this_node

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ...config import CompileConfig
-from ...report import Report, read_while_counting
+from ...reporting.report import Report, read_while_counting
 from . import install
 from .doorway import behind
 from .install import KEY, states

@@ -17,9 +17,9 @@ import torch
 from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
-from ...forks import renew_in_children
-from ...reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
-from ...report import ModuleReport
+from ...machine.forks import renew_in_children
+from ...reporting.reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
+from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
 from ..hook import Hook
 from ..live import LiveCalls

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...reasons import NO_HALVES
+from ...machine.ahead import prepare
+from ...reporting.reasons import NO_HALVES
 from ..vae import halves
 from .doorway import Doorway, behind
 from .install import watched_clone

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from ... import ahead
 from ...config import CompileConfig
-from ...forks import OwnLock
-from ...report import Report, read_while_counting, versions
+from ...machine import ahead
+from ...machine.forks import OwnLock
+from ...reporting.report import Report, read_while_counting, versions
 from ..hook import Hook
 from ..states import States
 from . import forge

@@ -9,7 +9,7 @@ import gradio as gr
 from modules import devices, scripts
 from modules.ui_components import InputAccordion
 
-from ...qualities import EXACT
+from ...quality.levels import EXACT
 from . import settings
 from .accelerator import Accelerator
 from .arguments import given

@@ -8,7 +8,7 @@ from typing import Any
 from modules import shared  # type: ignore[attr-defined]
 
 from ...config import CompileConfig
-from ...qualities import EXACT
+from ...quality.levels import EXACT
 from .switches import SWITCHES, TITLE, Switch
 
 log = logging.getLogger("fast_compile")

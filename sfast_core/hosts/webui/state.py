@@ -10,8 +10,8 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ...reasons import WEBUI, told
-from ...report import ModuleReport
+from ...reporting.reasons import WEBUI, told
+from ...reporting.report import ModuleReport
 from ..blocks import Blocks
 from ..live import LiveCalls
 from ..options import Steering, options_place

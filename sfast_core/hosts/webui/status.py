@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...qualities import EXACT
-from ...report import ModuleReport, Report
+from ...quality.levels import EXACT
+from ...reporting.report import ModuleReport, Report
 
 _PATHS = (
     ("replayed", "replayed as a CUDA graph"),

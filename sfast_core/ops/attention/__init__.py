@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH
+from ...machine.numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH
 from ..needs import HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import attention, is_grouped

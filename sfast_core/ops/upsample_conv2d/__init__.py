@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...numerics import CUDNN
+from ...machine.numerics import CUDNN
 from ..needs import FLOATS, HALVES, HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import upsample_conv2d

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
 from sfast_core.hosts.comfy import events
 from sfast_core.hosts.comfy.events import EAGER, FAST, FUSED, Status
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
 from tests.models import UNet

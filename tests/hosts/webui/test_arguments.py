@@ -10,7 +10,7 @@ import pytest
 
 from sfast_core.hosts.webui.arguments import Arguments, given, parse
 from sfast_core.hosts.webui.status import status_line
-from sfast_core.report import ModuleReport, Report
+from sfast_core.reporting.report import ModuleReport, Report
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .capture.autocast import autocast_off
-from .report import SignatureReport
-from .runtime.any_store import Store
-from .runtime.graphs import DeviceGraphs
-from .runtime.instructions import Function, run_all
-from .runtime.program import Program
-from .runtime.segments import Body, RunStretch, Stretch
-from .runtime.streaming.copier import copier_for
-from .runtime.streaming.kept import SMALL_BYTES, Kept
-from .runtime.streaming.ring import Ring
-from .runtime.streaming.streamed import Streamed
-from .weights import Arriving
+from ..capture.autocast import autocast_off
+from ..reporting.report import SignatureReport
+from ..runtime.any_store import Store
+from ..runtime.graphs import DeviceGraphs
+from ..runtime.instructions import Function, run_all
+from ..runtime.program import Program
+from ..runtime.segments import Body, RunStretch, Stretch
+from ..runtime.streaming.copier import copier_for
+from ..runtime.streaming.kept import SMALL_BYTES, Kept
+from ..runtime.streaming.ring import Ring
+from ..runtime.streaming.streamed import Streamed
+from ..weights import Arriving
 
 Tensors = Sequence[torch.Tensor]
 Given: TypeAlias = "torch.Tensor | Arriving"  #: a weight that is there, or one to be brought

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .capture import CaptureError, OutputSpec, Surroundings
-from .config import CompileConfig
-from .graphed import GraphedProgram
-from .proof import distance_to_eager, largest_distance
-from .report import ModuleReport, SignatureReport
-from .reporter import Reporter
+from ..capture import CaptureError, OutputSpec, Surroundings
+from ..config import CompileConfig
+from ..graphed import GraphedProgram
+from ..programs.proof import distance_to_eager, largest_distance
+from ..reporting.report import ModuleReport, SignatureReport
+from ..reporting.reporter import Reporter
+from ..runtime.any_store import Store
+from ..runtime.graphs import DeviceGraphs
+from ..runtime.program import Program
 from .reuse import FEWEST_STEPS, Reuse
-from .runtime.any_store import Store
-from .runtime.graphs import DeviceGraphs
-from .runtime.program import Program
 
 _OTHERS = "easycache"  #: of the options, ComfyUI's EasyCache
 _NOBODY = "nobody says when a sampling begins and how many steps it has"

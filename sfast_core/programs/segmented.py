@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from .capture import AnotherStructure, Surroundings, autocast_off
-from .config import CompileConfig
-from .graphed import GraphedProgram
+from ..capture import AnotherStructure, Surroundings, autocast_off
+from ..config import CompileConfig
+from ..graphed import GraphedProgram
+from ..reporting.reasons import FINISHED, reason_of
+from ..runtime.captured_segments import CapturedSegments, Evicted
+from ..runtime.graphs import in_use
+from ..runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
+from ..weights import Arriving, WeightsChanged, WeightsElsewhere
 from .proof import distance_to_eager
-from .reasons import FINISHED, reason_of
-from .runtime.captured_segments import CapturedSegments, Evicted
-from .runtime.graphs import in_use
-from .runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
-from .weights import Arriving, WeightsChanged, WeightsElsewhere
 
 
 class Unfinished(Exception):

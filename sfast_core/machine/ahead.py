@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from .ops import all_ops
-from .runtime.compile_only import CompileOnly
-from .target import probe
+from ..ops import all_ops
+from ..runtime.compile_only import CompileOnly
+from ..target import probe
 
 log = logging.getLogger("fast_compile")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from .capture import Signature, Surroundings, TakenIn, difference, other_setting
-from .reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS, Reason
-from .report import ModuleReport
-from .runtime.backoff import Backoff
-from .runtime.graphs import DeviceGraphs
-from .runtime.thrashing import Thrashing
-from .variants import Variant, Variants
+from ..capture import Signature, Surroundings, TakenIn, difference, other_setting
+from ..reporting.reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS, Reason
+from ..reporting.report import ModuleReport
+from ..runtime.backoff import Backoff
+from ..runtime.graphs import DeviceGraphs
+from ..runtime.recompile_limit import Thrashing
+from .entries import Variant, Variants
 
 
 class OnDevice:

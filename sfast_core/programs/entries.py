@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from .capture import Guard
-from .graphed import GraphedProgram
-from .report import ModuleReport, SignatureReport
-from .runtime.thrashing import Tally
+from ..capture import Guard
+from ..graphed import GraphedProgram
+from ..reporting.report import ModuleReport, SignatureReport
+from ..runtime.recompile_limit import Tally
 
 _WAYS = 3  # by the step, say: before, within and behind a range of them
 _OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another each time leaves no more than these

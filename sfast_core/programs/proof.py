@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from .capture import CaptureError
+from ..capture import CaptureError
 
 _TOLERANCE = {torch.float16: 2e-2, torch.complex32: 2e-2, torch.bfloat16: 8e-2, torch.int8: 8e-2, torch.uint8: 2e-1}
 _OF_8_BITS = 2e-1

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
-from .capture import CaptureError, Signature, Surroundings, Trace, autocast_off
-from .config import CompileConfig
-from .graphed import GraphedProgram
+from ..capture import CaptureError, Signature, Surroundings, Trace, autocast_off
+from ..config import CompileConfig
+from ..graphed import GraphedProgram
+from ..quality.levels import REUSE, allowed
+from ..quality.reused import ReusingProgram
+from ..quality.sensitivity import Sensitivity
+from ..reporting.reasons import OVER_BUDGET
+from ..reporting.report import SignatureReport
+from ..reporting.reporter import Reporter
+from ..rewrite.deep_part import Cut, cut_deep
+from ..runtime.any_store import Store
+from ..runtime.program import Program
+from .entries import Variant
 from .on_device import OnDevice
-from .qualities import REUSE, allowed
-from .reasons import OVER_BUDGET
-from .report import SignatureReport
-from .reporter import Reporter
-from .reused import ReusingProgram
-from .rewrite.deep_part import Cut, cut_deep
-from .runtime.any_store import Store
-from .runtime.program import Program
 from .segmented import SegmentedProgram
-from .sensitivity import Sensitivity
-from .variants import Variant
 
 _ABOVE = 1.25  #: times the budget, a program may be from the model by its products of 8 bits,
 _ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 8e-2}  #: and this by another order of operations

@@ -18,20 +18,20 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from .capture.autocast import autocast_off
-from .choices import Choice, Choices
-from .ops.quantise import quantise
-from .ops.quantise.at_once import quantise_at_once
-from .ops.scaled_linear import scaled_linear
-from .qualities import Allowed
-from .rewrite.graph import is_input, named, shape, value
-from .rewrite.patterns import HasImpl, from_input
-from .runtime.any_store import Store
-from .runtime.instructions import Function, instructions_of
-from .runtime.segments import is_cut
-from .target import Target
-from .weights import Weight, WeightsElsewhere
-from .weights.eight_bits import NUMBERS, group_of
+from ..capture.autocast import autocast_off
+from ..machine.choices import Choice, Choices
+from ..ops.quantise import quantise
+from ..ops.quantise.at_once import quantise_at_once
+from ..ops.scaled_linear import scaled_linear
+from ..rewrite.graph import is_input, named, shape, value
+from ..rewrite.patterns import HasImpl, from_input
+from ..runtime.any_store import Store
+from ..runtime.instructions import Function, instructions_of
+from ..runtime.segments import is_cut
+from ..target import Target
+from ..weights import Weight, WeightsElsewhere
+from ..weights.eight_bits import NUMBERS, group_of
+from .levels import Allowed
 
 _LEAST_WORK = 2**32  #: products of all layers that read one input: below, quantising it takes what the product saves (H100)
 _FEW_ROWS = 256  #: of a prompt: its projections become one product of 16 bits, which reads each weight once

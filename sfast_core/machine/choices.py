@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..native.build import source_hash
+from ..target import Target
 from .file_lock import locked
-from .native.build import source_hash
-from .target import Target
 
 _FORMAT = 3
 _LOCK = "choices.lock"  #: one for all files of a folder; it stays there, empty
@@ -53,7 +53,7 @@ def machine_key(target: Target) -> str:
 
         facts.append(triton.__version__)
     digest = hashlib.sha256(repr(facts).encode())
-    for path in sorted((Path(__file__).parent / "ops").rglob("*.py")):
+    for path in sorted((Path(__file__).parent.parent / "ops").rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:24]
 

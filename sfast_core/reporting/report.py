@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
+from ..version import VERSION
 from .reasons import PYTHON, Reason
-from .version import VERSION
 
 T = TypeVar("T")
 _TRIES = 5

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch.fx import Graph, Node
 
-from .capture import CaptureError
-from .capture.live import LiveCall
-from .runtime.segments import Body, cut, is_cut
+from ..capture import CaptureError
+from ..capture.live import LiveCall
+from ..runtime.segments import Body, cut, is_cut
 
 
 def callbacks_of(live: Sequence[LiveCall]) -> list[Graph]:
