@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from ..reasons import BROUGHT
+from ..reporting.reasons import BROUGHT
 from ..weights import Weight, WeightRef, WeightTable
 from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap
