@@ -35,7 +35,7 @@ GIB = 2**30
 BUDGETS = (None, 4 * GIB, 5 * GIB // 2, 3 * GIB // 2, 5 * GIB // 4)
 LARGE = "large-sd15.safetensors"  #: with all of SD1.5's blocks, 1.7 GB
 SECOND = "second-sd15.safetensors"  #: in its place without a GPU: as small as the first, with other weights
-SIZES = (128, 192)
+SIZES, SMALL = (128, 192), (64, 96)  #: of pictures, the second without a GPU
 STRENGTHS = (0.0, 0.4, 1.0)
 STEPS = 4
 
@@ -44,8 +44,8 @@ class State(NamedTuple):
     """What a picture is made of."""
 
     model: str
-    lora: float = 0.0
-    width: int = SIZES[0]
+    lora: float
+    width: int
 
 
 class Change(NamedTuple):
@@ -56,10 +56,10 @@ class Change(NamedTuple):
     budget: int | None
 
 
-def walk(models: list[str], budgets: tuple[int | None, ...], count: int, seed: int) -> list[Change]:
+def walk(models: list[str], budgets: tuple[int | None, ...], sizes: tuple[int, ...], count: int, seed: int) -> list[Change]:
     """``count`` changes, the same for the same seed."""
     draw = random.Random(seed)
-    state, budget = State(models[0]), budgets[0]
+    state, budget = State(models[0], 0.0, sizes[0]), budgets[0]
     found = []
     kinds = {"budget": 4 if len(budgets) > 1 else 0, "model": 2 if len(models) > 1 else 0, "LoRA": 3, "size": 2, "unloading": 1}
     while len(found) < count:
@@ -71,7 +71,7 @@ def walk(models: list[str], budgets: tuple[int | None, ...], count: int, seed: i
         elif kind == "LoRA":
             state = state._replace(lora=draw.choice([each for each in STRENGTHS if each != state.lora]))
         elif kind == "size":
-            state = state._replace(width=draw.choice([each for each in SIZES if each != state.width]))
+            state = state._replace(width=draw.choice([each for each in sizes if each != state.width]))
         found.append(Change(kind, state, budget))
     return found
 
@@ -80,7 +80,7 @@ def prompt(state: State, compiled: bool, spaces: int) -> dict[str, Any]:
     """As a client sends it. ``spaces`` behind the text, which tokenizers drop: ComfyUI computes again only what has another input."""
     made = txt2img(state.model, {} if compiled else None, steps=STEPS)
     made["2"]["inputs"]["text"] += " " * spaces
-    made["4"]["inputs"] |= {"width": state.width, "height": 128}
+    made["4"]["inputs"] |= {"width": state.width, "height": min(state.width, SIZES[0])}
     if state.lora:
         made["10"] = {"class_type": "LoraLoaderModelOnly", "inputs": {"model": ["1", 0], "lora_name": "tiny-lora.safetensors", "strength_model": state.lora}}
         made["8" if compiled else "5"]["inputs"]["model"] = ["10", 0]
@@ -151,7 +151,8 @@ def served(device: str, large: bool) -> Iterator[LiveServer]:
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder) / "models"
         (models / "checkpoints").mkdir(parents=True)
-        subprocess.run([python, str(ROOT / "tests/hosts/comfy/make_checkpoints.py"), str(models)], check=True)
+        made = f"from pathlib import Path; from make_checkpoints import extras, sd15; sd15(Path({str(models)!r}) / 'checkpoints'); extras(Path({str(models)!r}))"
+        subprocess.run([python, "-c", made], cwd=ROOT / "tests/hosts/comfy", check=True)
         add = "add_large" if large else "add_second"
         subprocess.run([python, "-c", f"from pathlib import Path; from tests.gpu.server_changes import {add}; {add}(Path({str(models)!r}))"], cwd=ROOT, check=True)
         server = LiveServer(Path(folder), comfyui, python, {"fast-compile": ROOT}, device=device)
@@ -212,7 +213,7 @@ def main() -> int:
     if "COMFYUI_PATH" not in os.environ:
         raise SystemExit("tests.gpu.server_changes needs COMFYUI_PATH, the folder of a ComfyUI")
     models = ["tiny-sd15.safetensors", SECOND if given.cpu else LARGE]
-    changes = walk(models, (None,) if given.cpu else BUDGETS, given.changes, given.seed)
+    changes = walk(models, (None,) if given.cpu else BUDGETS, SMALL if given.cpu else SIZES, given.changes, given.seed)
     with served(f"--cpu {given.server}".strip() if given.cpu else given.server, large=not given.cpu) as server:
         found = run(server, changes, Budget(not given.cpu), given.limit_s)
         if found["failed"] or found["stale"] or found["tracebacks"]:
