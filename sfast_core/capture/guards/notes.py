@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .chains import Chain
+from .given import itself
 from .kinds import Kind
 from .origin import Origin
 
@@ -156,8 +157,9 @@ def local(name: str, seen: Seen) -> Any:
 
 
 def content_of(cell: Any) -> Any:
+    """What a function closes over: MISSING where that isn't there yet."""
     try:
-        return cell.cell_contents
+        return itself(cell.cell_contents)
     except ValueError:
         return MISSING
 
