@@ -89,7 +89,7 @@ _SAME = (
 #: Numbers, arrays and structures of C's.
 _CData = ctypes.c_int.__mro__[-2]
 _POINTERS = (ctypes._Pointer, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
-_SEQUENCES = (list, tuple, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
+_SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 _MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, _CData)
 _CACHED = type(functools.lru_cache(lambda: None))
