@@ -109,7 +109,7 @@ class Tracer:
             trace = replace(trace, passing=True, cut=True)
         elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
             trace = Untraceable(LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"), passing=True, cut=True)
-        elif isinstance(trace, Trace) and call.writes_arguments:
+        elif isinstance(trace, Trace) and call.writes_arguments():
             trace = Untraceable(WRITES_ARGUMENTS())
         if isinstance(trace, Untraceable) and not trace.cut and self._suspected(signature, trace, around):
             trace = replace(trace, passing=True, cut=True)

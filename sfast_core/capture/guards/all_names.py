@@ -51,4 +51,4 @@ def slots_of(cls: type) -> list[str]:
 
 
 def _is_own(name: str) -> bool:
-    return not name.startswith("__") or name == "__dataclass_fields__"
+    return name == "__dataclass_fields__" or not name.startswith("__") and name != "_abc_impl"  # what that has is asked of Python
