@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts

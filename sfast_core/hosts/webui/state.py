@@ -10,7 +10,7 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ...reporting.reasons import WEBUI, told
+from ...reporting.reason import WEBUI, told
 from ...reporting.report import ModuleReport
 from ..blocks import Blocks
 from ..fallback import with_fallback
