@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from ..reporting.reasons import BROUGHT
 from ..weights import Weight, WeightRef, WeightTable
 from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap
@@ -47,6 +48,7 @@ class Bookkeeping:
         self._kept: set[int] = set()  # storages of weights and of tensors from elsewhere
         self.input_writes = InputWrites()
         self._last_placeholder: torch.fx.Node | None = None
+        self.device: torch.device | None = None  # that the call runs on, where it is known
         for index, tensor in enumerate(inputs):
             self._bind(tensor, self._placeholder(f"input_{index}", tensor))
             self._inputs.setdefault(self._storage(tensor), []).append((index, tensor))
@@ -116,6 +118,8 @@ class Bookkeeping:
         """A tensor from elsewhere. Where, is asked when the call is over."""
         if not is_plain(tensor) or tensor.layout is not torch.strided:
             raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
+        if self.device is not None and tensor.device != self.device:  # no weight, so nothing brings it but the code that reads it
+            raise CaptureError(BROUGHT(name=name, where=tensor.device, device=self.device))
         node = self._placeholder(f"external_{len(self._externals)}", tensor)
         self._externals.append((tensor, node, name))
         self._nodes[tensor] = node

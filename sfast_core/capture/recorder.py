@@ -27,7 +27,7 @@ from .calls import OF_C, Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
 from .fake_tensors import leaves
-from .functional import cast_like, element, setitem
+from .functional import element
 from .guards import Pausing, Reader, Unwatched, reader_at
 from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
@@ -36,6 +36,7 @@ from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .told import ASKED, HIDDEN, Telling, Told, tells, told_by
+from .unwritten import UNFILLED, Maker, unwritten
 from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -56,6 +57,7 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
         self.told: list[Telling] = []  # by tensors that were there before the call
         self._expected: set[tuple[int, str]] = set()  # likewise by inputs: which, and what
+        self._makers: dict[torch.fx.Node, Maker] = {}  # of memory that may never be written to
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -315,6 +317,8 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         try:
             if call is not None:
                 self._record(func, name, call, args, kwargs, result)
+            if name.startswith(UNFILLED) and (node := self._nodes.get(result)) is not None:
+                self._makers[node] = Maker(modules_at_work(), reader_at(sys._getframe(1)), self.others_at_work)
         except Exception as error:
             self._refuse_for(error, name)
         result = self.in_place_of(result)
@@ -382,19 +386,12 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
 
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)
-        for node in self.graph.nodes:
-            uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
-            if uninitialised and not all(_ignores_first(user) for user in node.users):
-                raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
+        if (node := unwritten(self.graph)) is not None:
+            if node in self._makers:
+                self.at_work, self.ended_in, self.blamed = self._makers[node]
+            raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
 
 
 def _versions(tensors: list[torch.Tensor]) -> list[int | None]:
     with torch._C.DisableTorchFunction():
         return [None if tensor.is_inference() else tensor._version for tensor in tensors]
-
-
-def _ignores_first(node: torch.fx.Node) -> bool:
-    """Whether a call uses its first argument for its shape, or as the rest that an assignment leaves: never for a value of its own."""
-    if node.target is cast_like:
-        return all(map(_ignores_first, node.users))
-    return node.target is setitem or (function_name(node.target) == "baddbmm" and node.kwargs.get("beta") == 0)

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CellType
 from typing import Any
 
 from ..machine.forks import OwnLock
@@ -41,6 +42,17 @@ def in_table(table: dict[str, Any], name: str, ours: Callable[..., Any]) -> Iter
         yield
     finally:
         table[name] = original
+
+
+@contextmanager
+def in_cell(cell: CellType, ours: Callable[..., Any]) -> Iterator[None]:
+    """The same for the function that others close over."""
+    original = cell.cell_contents
+    try:
+        cell.cell_contents = _stand_in(original, ours)
+        yield
+    finally:
+        cell.cell_contents = original
 
 
 def _stand_in(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:

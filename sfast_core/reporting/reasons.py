@@ -289,6 +289,9 @@ READS_VALUE = _kind(
     "reads-value", "{name} reads a tensor's value into Python", "What the model does next depends on a value that is only known on the GPU.",
     Advice("no values in Python", f"compute with tensors in its place (torch.where, masks), where the code is yours; else {_REPORT}", _REPORT),
 )
+BROUGHT = _kind(
+    "brought", "{name} reads a tensor that is on {where}, not on {device}", "Code within the model brings a tensor from main memory at each call.", _WHOSE
+)
 NOT_READ = _kind(
     "not-read", "what steers it can't be read: {error}", "There is a module inside that isn't Python's, such as one of TorchScript's.",
     Advice("a module of Python's", "use the module that it was made of", _WHOSE.comfy, _WHOSE.webui),
