@@ -89,7 +89,7 @@ _SAME = (
 #: Numbers, arrays and structures of C's.
 _CData = ctypes.c_int.__mro__[-2]
 _POINTERS = (ctypes._Pointer, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
-_SEQUENCES = (list, tuple, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
+_SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 _MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, _CData)
 _CACHED = type(functools.lru_cache(lambda: None))
@@ -241,7 +241,8 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     cls = type(tensor)
     if not is_plain(tensor):
         return (cls, id(tensor))
-    strides = None if tensor.dim() in (4, 5) else tensor.stride()  # the weight store lays these out for convolutions
+    laid_out = tensor.dim() in (4, 5) and issubclass(cls, torch.nn.Parameter)  # by the weight store, for convolutions
+    strides = None if laid_out else tensor.stride()
     return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 
