@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -162,6 +162,13 @@ class Bookkeeping:
         self._foreign.add(storage)
         self._kept.add(storage)
         self._unchanged.add(tensor, what)
+
+    def let_go(self, tensors: Sequence[torch.Tensor]) -> None:
+        """These weights get other memory, and theirs may be anybody's: a write to it is none to a weight any more."""
+        for storage in map(self._storage, tensors):
+            if storage not in self._inputs:
+                self._foreign.discard(storage)
+                self._kept.discard(storage)
 
     def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
         """The one input whose memory this tensor lies in, and which number it has; None where it isn't that one's alone."""
