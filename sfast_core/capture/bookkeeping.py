@@ -33,6 +33,9 @@ class Bookkeeping:
         table: finds weights.
     """
 
+    _note_reader: Callable[[torch.fx.Node], None]  # who is at work, of a node that may come to nothing,
+    _blame_reader: Callable[[torch.fx.Node], None]  # and that it is what the recording came to nothing in
+
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         self.graph = new_graph()
         self._table = table
@@ -118,19 +121,25 @@ class Bookkeeping:
         """A tensor from elsewhere. Where, is asked when the call is over."""
         if not is_plain(tensor) or tensor.layout is not torch.strided:
             raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
-        if self.device is not None and tensor.device != self.device:  # no weight, so nothing brings it but the code that reads it
-            raise CaptureError(BROUGHT(name=name, where=tensor.device, device=self.device))
         node = self._placeholder(f"external_{len(self._externals)}", tensor)
+        if self._is_elsewhere(tensor):
+            self._note_reader(node)
         self._externals.append((tensor, node, name))
         self._nodes[tensor] = node
         self._keep(tensor, f"a tensor of shape {tuple(tensor.shape)} from elsewhere")
         return node
+
+    def _is_elsewhere(self, tensor: torch.Tensor) -> bool:
+        return self.device is not None and tensor.device != self.device
 
     def _name_externals(self, found: Found) -> None:
         for tensor, node, name in self._externals:
             if not node.users:
                 self.graph.erase_node(node)
                 continue
+            if self._is_elsewhere(tensor):  # no weight, so nothing brings it but the code that reads it
+                self._blame_reader(node)
+                raise CaptureError(BROUGHT(name=name, where=tensor.device, device=self.device))
             ref = found(tensor)
             if ref is None:
                 raise CaptureError(
