@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ..sfast_core.hosts.comfy.benchmark import NO_GPU, compare, steps_in_all, why_not
+from ..sfast_core.hosts.comfy.board import measured
 from ..sfast_core.hosts.comfy.events import send
 from ..sfast_core.hosts.comfy.lookup import graph_bytes_by_model
 from ..sfast_core.hosts.comfy.sampling import Sampling
@@ -88,8 +89,8 @@ class FastCompileBenchmark(io.ComfyNode):
         bar = comfy.utils.ProgressBar(steps_in_all(model, steps, rounds))
         how = Sampling(positive, negative, cfg, sampler_name, scheduler)
         found = compare(model, (width, height, batch_size), how, steps, rounds, lambda: bar.update(1))
-        eager = {"model": found.model, "inputs": found.inputs, "rate": found.steps / statistics.median(found.eager_s)}
-        send({"graphs": graph_bytes_by_model(), "eager": eager})
+        send({"graphs": graph_bytes_by_model()})
+        measured(found.model, found.inputs, found.speedup)
         return io.NodeOutput(draw(found).tensor(), found.text(), ui=show(found.text()))
 
 

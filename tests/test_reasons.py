@@ -58,7 +58,7 @@ def test_each_is_a_clause(kind: Kind, host: str) -> None:
 
 @pytest.mark.parametrize("code", [code for code in KINDS if code])
 def test_the_code_gives_each(code: str) -> None:
-    tree = ast.parse((ROOT / "sfast_core" / "reasons.py").read_text("utf-8"))
+    tree = ast.parse((ROOT / "sfast_core" / "reporting" / "reasons.py").read_text("utf-8"))
     made = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args)
     name = next(node.targets[0].id for node in made if getattr(node.value.args[0], "value", None) == code)  # type: ignore[attr-defined]
     assert re.search(rf"\b{name}(\(|\.because|\b)", SOURCES)

@@ -1,4 +1,4 @@
-"""A torch function run on stand-ins: tensors without values, on the device that they stand for, that tell which operators they meet.
+"""A torch function run on fake tensors: tensors without values, on the device that they stand for, that tell which operators they meet.
 
 Autocast takes them for tensors that are there, so what it does to them is what it does to those. Nothing is computed.
 """
@@ -19,7 +19,7 @@ _OPAQUE = (torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.
 #: Operators that hand values on as they are, besides those whose result may be a view of their argument.
 _COPIES = frozenset({"aten::clone", "aten::_to_copy", "aten::_unsafe_view", "aten::_reshape_copy", "aten::lift_fresh_copy"})
 
-#: The device types that stand-ins can be on.
+#: The device types that fake tensors can be on.
 KINDS = frozenset(_AUTOCAST)
 
 
@@ -72,7 +72,7 @@ class Step:
 
 
 class Run:
-    """One run of a function on stand-ins.
+    """One run of a function on fake tensors.
 
     Attributes:
         met: the operators that compute something, each with the dtypes and the values that it got.
@@ -100,14 +100,14 @@ class Run:
     def __call__(
         self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], dtype: Callable[[torch.Tensor], torch.dtype]
     ) -> bool:
-        """Call ``func`` on stand-ins, each of the dtype that ``dtype`` gives for its tensor.
+        """Call ``func`` on fake tensors, each of the dtype that ``dtype`` gives for its tensor.
 
         Returns:
             whether the guess, if there was one, is right: the function returned just that.
         """
-        stand_in = lambda x: self._new(_hollow(x, dtype(x)), x.device) if isinstance(x, torch.Tensor) else x  # noqa: E731
+        fake = lambda x: self._new(_hollow(x, dtype(x)), x.device) if isinstance(x, torch.Tensor) else x  # noqa: E731
         with torch.inference_mode():  # an operator is met whole here, before it is taken apart into those that it is made of
-            args, kwargs = mapped(stand_in, (args, kwargs))
+            args, kwargs = mapped(fake, (args, kwargs))
             returned = func(*args, **kwargs)
         self.result = mapped(_value, returned)
         values = leaves(self.result, Value)
@@ -115,7 +115,7 @@ class Run:
         return not self.guessed or (len(self.met) == 1 and set(values) <= set(leaves(self.steps[-1].result, Value)))
 
     def meet(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What the operator returns, as stand-ins."""
+        """What the operator returns, as fake tensors."""
         computes = not _hands_on(op)
         listed = computes and any(_has_kernel(op, _AUTOCAST[kind]) for kind in self._kinds)
         if computes and not listed and _has_kernel(op, _COMPOSITE):
@@ -136,7 +136,7 @@ class Run:
         """Run an operator that is made of others, and that autocast lets through to them."""
         self._taken_apart += 1
         try:
-            with autocast_switched(self._kinds, self._autocast):  # a stand-in is asked with autocast off
+            with autocast_switched(self._kinds, self._autocast):  # a fake tensor is asked with autocast off
                 return op._op_dk(_COMPOSITE, *args, **kwargs)
         finally:
             self._taken_apart -= 1
@@ -148,21 +148,21 @@ class Run:
         args, kwargs = mapped(_on_meta, (args, kwargs))
         return mapped(lambda x: self._new(x, device) if isinstance(x, torch.Tensor) else x, op(*args, **kwargs))
 
-    def _new(self, meta: torch.Tensor, device: torch.device) -> StandIn:
+    def _new(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
         self._count += 1
-        return StandIn(self, Value(self._count - 1, meta, device))
+        return FakeTensor(self, Value(self._count - 1, meta, device))
 
 
-class StandIn(torch.Tensor):
+class FakeTensor(torch.Tensor):
     """A tensor without values that tells its run which operators it meets."""
 
     run: Run
     value: Value
 
     @staticmethod
-    def __new__(cls, run: Run, value: Value) -> StandIn:
+    def __new__(cls, run: Run, value: Value) -> FakeTensor:
         meta = value.meta
-        self: StandIn = torch.Tensor._make_wrapper_subclass(cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=value.device)
+        self: FakeTensor = torch.Tensor._make_wrapper_subclass(cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=value.device)
         self.run, self.value = run, value
         return self
 
@@ -174,7 +174,7 @@ class StandIn(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        return leaves((args, kwargs), StandIn)[0].run.meet(op, args, kwargs)
+        return leaves((args, kwargs), FakeTensor)[0].run.meet(op, args, kwargs)
 
 
 def _has_kernel(op: Any, key: Any) -> bool:
@@ -217,12 +217,12 @@ def _on_meta(leaf: Any) -> Any:
     if isinstance(leaf, torch.device):
         return torch.device("meta")
     if isinstance(leaf, torch.Tensor):
-        return leaf.value.meta if isinstance(leaf, StandIn) else _hollow(leaf)
+        return leaf.value.meta if isinstance(leaf, FakeTensor) else _hollow(leaf)
     return leaf
 
 
 def _value(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, StandIn) else leaf
+    return leaf.value if isinstance(leaf, FakeTensor) else leaf
 
 
 def _seen(leaf: Any) -> Hashable:

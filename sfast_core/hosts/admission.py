@@ -10,7 +10,7 @@ from ..reporting.reasons import KEEP_CHANGING
 _ALLOWED, _REMEMBERED = 4, 256
 
 
-class OneOffs:
+class Admission:
     """Tells when shapes keep changing: pictures of any size, tiles at their edges, prompts of any length.
 
     A trace takes a second where the call itself takes some hundredths. So while there are four signatures or more that came only once, a

@@ -19,7 +19,7 @@ _OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another ea
 
 
 @dataclass(eq=False)
-class Variant:
+class CacheEntry:
     """One signature: its program, or without one the ``reason`` why it runs eager. Either holds while the ``guard`` finds no change."""
 
     report: SignatureReport
@@ -46,7 +46,7 @@ class Variant:
             self.graphed.release()
 
 
-class Variants:
+class CacheEntries:
     """Those used last, by key, with their lines in the module's report. Not thread-safe: its caller holds the device's lock.
 
     A signature may have several, of which one at most fits what the module reads now: who switches something and switches it back finds the
@@ -57,90 +57,90 @@ class Variants:
 
     def __init__(self, report: ModuleReport) -> None:
         self._report = report
-        self._variants: OrderedDict[Hashable, list[Variant]] = OrderedDict()  # a signature's last used one in front
+        self._entries: OrderedDict[Hashable, list[CacheEntry]] = OrderedDict()  # a signature's last used one in front
         self._lines: list[SignatureReport] = []  # those that were put into the report
 
-    def take(self, key: Hashable, inputs: Sequence[torch.Tensor]) -> Variant | None:
-        """The variant of this signature that was used last of those that serve these tensors, which by that is the last one of all, or None.
+    def take(self, key: Hashable, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
+        """The entry of this signature that was used last of those that serve these tensors, which by that is the last one of all, or None.
 
         It may not fit any more.
         """
-        if key not in self._variants:
+        if key not in self._entries:
             return None
-        self._variants.move_to_end(key)
-        return self._used(key, next((variant for variant in self._variants[key] if not variant.put_off and variant.serves(inputs)), None))
+        self._entries.move_to_end(key)
+        return self._used(key, next((entry for entry in self._entries[key] if not entry.put_off and entry.serves(inputs)), None))
 
-    def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Variant | None:
+    def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
         """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used last, or None."""
-        return self._used(key, next((each for each in self._variants[key][1:] if not each.put_off and each.fits(module, inputs)), None))
+        return self._used(key, next((each for each in self._entries[key][1:] if not each.put_off and each.fits(module, inputs)), None))
 
-    def _used(self, key: Hashable, found: Variant | None) -> Variant | None:
-        if found is not None and found is not self._variants[key][0]:
-            self._variants[key].sort(key=lambda variant: variant is not found)
+    def _used(self, key: Hashable, found: CacheEntry | None) -> CacheEntry | None:
+        if found is not None and found is not self._entries[key][0]:
+            self._entries[key].sort(key=lambda entry: entry is not found)
         return found
 
     def ways(self, key: Hashable, module: torch.nn.Module) -> tuple[Any, ...]:
         """The kinds of functions of others in this signature's programs, where there are several that differ by values alone; else none."""
-        found = [variant for variant in self._variants.get(key, ()) if variant.others and variant.guard is not None and variant.guard.changed(module) is None]
+        found = [entry for entry in self._entries.get(key, ()) if entry.others and entry.guard is not None and entry.guard.changed(module) is None]
         return found[0].others if len(found) >= _WAYS else ()
 
-    def served(self, key: Hashable, variant: Variant) -> None:
-        """A call has its result from this variant."""
-        variant.tally.served += 1
+    def served(self, key: Hashable, entry: CacheEntry) -> None:
+        """A call has its result from this entry."""
+        entry.tally.served += 1
         self._take_up(key)
 
-    def put_off(self, variant: Variant) -> None:
-        """Code of others went another way in a call than in this variant's program: the next calls try this signature's others, or are traced."""
-        variant.put_off = True
+    def put_off(self, entry: CacheEntry) -> None:
+        """Code of others went another way in a call than in this entry's program: the next calls try this signature's others, or are traced."""
+        entry.put_off = True
 
     def _take_up(self, key: Hashable) -> None:
-        for variant in self._variants.get(key, ()):
-            variant.put_off = False
+        for entry in self._entries.get(key, ()):
+            entry.put_off = False
 
     def last(self, layout: Hashable) -> Hashable | None:
         """The key of the one with this layout that was used last, or None."""
-        return next((key for key, (variant, *_) in reversed(self._variants.items()) if variant.layout == layout), None)
+        return next((key for key, (entry, *_) in reversed(self._entries.items()) if entry.layout == layout), None)
 
     def full(self, at_most: int) -> bool:
         """Whether one more would make the oldest go."""
         return len(self._all()) >= at_most
 
-    def add(self, key: Hashable, variant: Variant, at_most: int) -> None:
+    def add(self, key: Hashable, entry: CacheEntry, at_most: int) -> None:
         """Keep one more, whose program is proved or whose reason is known, and let the oldest go where there would be more than ``at_most``."""
         self._take_up(key)
-        self._lines.append(variant.report)
-        self._report.signatures.append(variant.report)
-        self._variants[key] = [variant, *self._variants.get(key, ())]
-        self._variants.move_to_end(key)
-        for old in self._variants[key][_OF_ONE_SIGNATURE:]:
+        self._lines.append(entry.report)
+        self._report.signatures.append(entry.report)
+        self._entries[key] = [entry, *self._entries.get(key, ())]
+        self._entries.move_to_end(key)
+        for old in self._entries[key][_OF_ONE_SIGNATURE:]:
             self._drop(key, old)
         while len(self._all()) > at_most:
-            oldest = next(iter(self._variants))
-            self._drop(oldest, self._variants[oldest][-1])
+            oldest = next(iter(self._entries))
+            self._drop(oldest, self._entries[oldest][-1])
         self._tidy()
 
-    def remove(self, key: Hashable, variant: Variant) -> None:
+    def remove(self, key: Hashable, entry: CacheEntry) -> None:
         """Forget one of this signature's and release its graph."""
-        self._drop(key, variant)
+        self._drop(key, entry)
         self._tidy()
 
     def clear(self) -> None:
         """Forget all signatures and release their graphs."""
         self.release()
-        self._variants.clear()
+        self._entries.clear()
         self._tidy()
 
     def release(self) -> None:
         """Release all graphs."""
-        for variant in self._all():
-            variant.release()
+        for entry in self._all():
+            entry.release()
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
         """Forget those that hold what functions of others lead to, tensors and layers, and that were used neither in this sampling nor in the one before."""
-        for key, variants in list(self._variants.items()):
-            for variant in variants:
-                if variant.others and variant.sampling < sampling - 1 and (variant.guard is None or variant.guard.keeps_more_than(module)):
-                    self.remove(key, variant)
+        for key, entries in list(self._entries.items()):
+            for entry in entries:
+                if entry.others and entry.sampling < sampling - 1 and (entry.guard is None or entry.guard.keeps_more_than(module)):
+                    self.remove(key, entry)
 
     def release_evicted(self) -> None:
         """Let go of the graphs that others have evicted."""
@@ -155,22 +155,22 @@ class Variants:
 
     def programs(self) -> list[GraphedProgram]:
         """The programs that there are."""
-        return [variant.graphed for variant in self._all() if variant.graphed is not None]
+        return [entry.graphed for entry in self._all() if entry.graphed is not None]
 
-    def _all(self) -> list[Variant]:
-        return [variant for of_one in list(self._variants.values()) for variant in of_one]
+    def _all(self) -> list[CacheEntry]:
+        return [entry for of_one in list(self._entries.values()) for entry in of_one]
 
-    def _drop(self, key: Hashable, variant: Variant) -> None:
-        left = [other for other in self._variants[key] if other is not variant]
+    def _drop(self, key: Hashable, entry: CacheEntry) -> None:
+        left = [other for other in self._entries[key] if other is not entry]
         if left:
-            self._variants[key] = left
+            self._entries[key] = left
         else:
-            del self._variants[key]
-        variant.release()
+            del self._entries[key]
+        entry.release()
 
     def _tidy(self) -> None:
         """Take the lines out of the report whose signatures are gone."""
-        kept = {id(variant.report) for variant in self._all()}
+        kept = {id(entry.report) for entry in self._all()}
         gone = {id(line) for line in self._lines if id(line) not in kept}
         self._report.signatures[:] = [line for line in self._report.signatures if id(line) not in gone]
         self._lines = [line for line in self._lines if id(line) in kept]

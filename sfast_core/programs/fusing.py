@@ -21,7 +21,7 @@ from ..reporting.reporter import Reporter
 from ..rewrite.deep_part import Cut, cut_deep
 from ..runtime.any_store import Store
 from ..runtime.program import Program
-from .entries import Variant
+from .entries import CacheEntry
 from .on_device import OnDevice
 from .segmented import SegmentedProgram
 
@@ -37,7 +37,7 @@ class OverBudget(CaptureError):
 def fuse(
     lower: Callable[..., Program],
     on: OnDevice,
-    variant: Variant,
+    entry: CacheEntry,
     trace: Trace,
     signature: Signature,
     result: Any,
@@ -47,7 +47,7 @@ def fuse(
     sensitivity: Sensitivity,
     reporter: Reporter,
 ) -> Any:
-    """Make the variant's program by :func:`lower` and prove it. Returns what it computes in the place of the recorded ``result``.
+    """Make the entry's program by :func:`lower` and prove it. Returns what it computes in the place of the recorded ``result``.
 
     Raises:
         CaptureError: it isn't right.
@@ -58,17 +58,17 @@ def fuse(
     granted = allowed(config)
     deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
     with autocast_off():  # constants are folded and kernels timed as they will run
-        program = lower(trace, device, store, config, backend, variant.report, progress, sensitivity, signature.tensors)
+        program = lower(trace, device, store, config, backend, entry.report, progress, sensitivity, signature.tensors)
         if isinstance(deep, Cut):
             shallow = lower(replace(trace, graph=deep.shallow), device, store, config, backend, SignatureReport(""), progress, sensitivity, signature.tensors)
     kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
     if granted is not None and isinstance(deep, Cut):
         kind = partial(ReusingProgram, shallow, granted.reused)
-        variant.report.lossy.append(f"{deep.share:.0%} of the work may be used again by later steps, within {granted.reused:.1e} of the exact result of each")
+        entry.report.lossy.append(f"{deep.share:.0%} of the work may be used again by later steps, within {granted.reused:.1e} of the exact result of each")
     elif deep:
-        variant.report.lossy.append(f"no step uses what another computed: {deep}")
-    graphed = variant.graphed = kind(program, trace.outputs, store, device, on.graphs, variant.report, reporter)
-    variant.report.not_captured_because = program.capturable if config.cuda_graphs else "turned off in the settings"
+        entry.report.lossy.append(f"no step uses what another computed: {deep}")
+    graphed = entry.graphed = kind(program, trace.outputs, store, device, on.graphs, entry.report, reporter)
+    entry.report.not_captured_because = program.capturable if config.cuda_graphs else "turned off in the settings"
     if granted is None or program.rounded is None:
         with store.pinned(device):
             return graphed.prove(signature.tensors, result, trace.computed_in, config.tolerance)
@@ -77,7 +77,7 @@ def fuse(
         with store.pinned(device):
             return graphed.prove(signature.tensors, result, trace.computed_in, most if config.tolerance is None else config.tolerance)
     except CaptureError as error:
-        variant.graphed = None
+        entry.graphed = None
         sensitivity.over_budget(granted, str(error))
         store.copies.drop()
         raise OverBudget(OVER_BUDGET(why=error, quality=granted.quality)) from error

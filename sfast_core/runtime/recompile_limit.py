@@ -26,7 +26,7 @@ class Tally:
         return not self.served and self.wasted >= _SEVERAL
 
 
-class Thrashing:
+class RecompileLimit:
     """Counts, by a call's layout, the traces that served fewer than 8 calls before the next was made, and those twice that served none.
 
     Behind 16 of them in a row the next trace is the last for a while: then calls run as they were, more of them each time, at most 128 between two

@@ -182,8 +182,8 @@ def before(held: Held | None, table: Any, name: Any, then: Any) -> Any:
 
 
 def copy_of(value: Any, kind: Kind) -> Any:
-    """What is in a container: a list, a list of keys and one of values, a set."""
+    """What is in a container, in order: a list, or a list of keys and one of values."""
     if kind is Kind.MAPPING:
         items = list(value.items())
         return [key for key, _ in items], [item for _, item in items]
-    return list(value) if kind is Kind.SEQUENCE else set(value)
+    return list(value)

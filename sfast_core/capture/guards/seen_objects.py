@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import threading
+import types
 import weakref
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 import torch
 
-from .all_names import own_of
-from .chains import ATTRIBUTE, ITEM, USED, Chain
+from .all_names import own_of, slots_of
+from .chains import ATTRIBUTE, ITEM, USED, WHOLE, WITHIN, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
@@ -30,6 +32,8 @@ WALKS = frozenset(
     "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter".split()
 )
 PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
+#: Classes of Python's whose objects have attributes by the names that users give them.
+_OPEN = (types.SimpleNamespace, argparse.Namespace)
 
 
 class SeenObjects:
@@ -75,6 +79,10 @@ class SeenObjects:
 
     def _below(self, value: Any, chain: Chain, origin: Origin | None, name: Any) -> None:
         """Note of what was found by a name what ``chain`` says that is read."""
+        raise NotImplementedError
+
+    def _place(self, table: Any, name: Any, then: Any, origin: Origin | None) -> Any:
+        """Note what is at a name, the first time. Returns what was there then."""
         raise NotImplementedError
 
     def _hold(self, value: Any, kind: Kind, origin: Origin | None, read: bool) -> None:
@@ -132,11 +140,16 @@ class SeenObjects:
                 if what == ITEM:  # what its __getitem__ gives
                     self._loosen(item)
         seen.computed |= chain.every
-        if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
+        given = kind is Kind.OBJECT and is_given(seen.cls.__module__)
+        if chain.every or given:
             seen.every = True
             own = vars(value) if issubclass(seen.cls, threading.local) else seen.before
-            for name in (*own, *own_of(seen.cls)):
-                self._below(self._attribute(seen, name), USED, seen.origin, name)
+            used = WHOLE if chain.whole and kind is Kind.OBJECT else WITHIN if given and seen.cls not in _OPEN else USED
+            for name in (*own, *own_of(seen.cls), *(slots_of(seen.cls) if given else ())):
+                then = self._attribute(seen, name)
+                if then is COMPUTED and given and name in seen.before:  # of a property of the same name, whose code isn't read
+                    then = self._place(seen.table, name, seen.before[name], seen.origin)
+                self._below(then, used, seen.origin, name)
 
     def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
         """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which runs no code of theirs."""

@@ -53,7 +53,7 @@ class Editor:
             for place, value in SMALL.get(node["type"], {}).items():
                 node["widgets_values"][place] = value
         self.page.evaluate("(workflow) => window.app.loadGraphData(workflow)", workflow)
-        self.page.wait_for_function("() => window.app.graph.nodes.some((node) => node.type === 'ApplyFastCompile' && node.widgets?.length === 3)")
+        self.page.wait_for_function("() => window.app.graph.nodes.some((node) => node.widgets?.some((each) => each.name === 'fast_compile_status'))")
         self.page.locator(BADGE).filter(has_text=re.compile(".")).first.wait_for()
 
     def version(self) -> tuple[int, ...]:

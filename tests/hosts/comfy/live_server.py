@@ -75,7 +75,7 @@ class LiveServer:
                 [python, "main.py", *options.split()], cwd=comfyui, env=variables, stdout=log, stderr=subprocess.STDOUT
             )
 
-    def wait(self, seconds: float = 180) -> None:
+    def wait(self, seconds: float = 600) -> None:
         """Until it answers.
 
         Raises:

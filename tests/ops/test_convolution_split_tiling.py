@@ -16,7 +16,7 @@ H100 = (132, 232448)
 
 @pytest.mark.parametrize(("pixels", "inputs", "taps"), [*itertools.product((1, 64, 128, 200, 512), (64, 320, 640, 1280, 2560), (1, 9, 15))])
 def test_every_step_has_one_split(pixels: int, inputs: int, taps: int) -> None:
-    plan = impl.cut(pixels, 1280, inputs, taps, *H100)
+    plan = impl.tiling(pixels, 1280, inputs, taps, *H100)
     steps = taps * inputs // plan.depth
     assert steps * plan.depth == taps * inputs and plan.splits <= impl.MOST_SPLITS
     assert (plan.splits - 1) * plan.steps < steps <= plan.splits * plan.steps
@@ -25,14 +25,14 @@ def test_every_step_has_one_split(pixels: int, inputs: int, taps: int) -> None:
 
 
 def test_the_shape_that_was_measured() -> None:
-    assert impl.cut(128, 1280, 1280, 9, *H100) == impl.Cut(depth=128, splits=6, steps=15, stages=4)
+    assert impl.tiling(128, 1280, 1280, 9, *H100) == impl.Tiling(depth=128, splits=6, steps=15, stages=4)
 
 
 def test_less_shared_memory_holds_fewer_stages() -> None:
-    assert impl.cut(128, 1280, 1280, 9, 108, 166912) == impl.Cut(depth=128, splits=5, steps=18, stages=3)  # an A100
-    assert impl.cut(128, 1280, 1280, 9, 128, 101376) == impl.Cut(depth=64, splits=6, steps=30, stages=4)  # an RTX 4090
-    assert impl.cut(128, 1280, 1280, 9, 128, 65536) is None  # too few stages fit
-    assert impl.cut(128, 1280, 96, 9, *H100) is None  # no tile divides 96
+    assert impl.tiling(128, 1280, 1280, 9, 108, 166912) == impl.Tiling(depth=128, splits=5, steps=18, stages=3)  # an A100
+    assert impl.tiling(128, 1280, 1280, 9, 128, 101376) == impl.Tiling(depth=64, splits=6, steps=30, stages=4)  # an RTX 4090
+    assert impl.tiling(128, 1280, 1280, 9, 128, 65536) is None  # too few stages fit
+    assert impl.tiling(128, 1280, 96, 9, *H100) is None  # no tile divides 96
 
 
 def test_larger_images_are_left_to_cudnn() -> None:

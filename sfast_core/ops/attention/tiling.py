@@ -21,7 +21,7 @@ _LOW = 0.8
 _PAIRED = 0.55
 
 
-class Cut(NamedTuple):
+class Tiling(NamedTuple):
     """The first ``heads`` heads of all images have ``tall`` tall tiles and ``low`` low ones behind them, the others ``rest_tall`` and ``rest_low``.
 
     All tall tiles are taken before the low ones. The last ``paired`` tall tiles are computed by two blocks each, which share their keys; then
@@ -36,7 +36,7 @@ class Cut(NamedTuple):
     paired: int = 0
 
 
-def best_cut(heads: int, queries: int, keys: int, head: int, multiprocessors: int) -> Cut:
+def best_tiling(heads: int, queries: int, keys: int, head: int, multiprocessors: int) -> Tiling:
     """The fastest by :func:`rounds`; of equals the one with the fewest queries that aren't there, and then with all tiles tall.
 
     Args:
@@ -46,17 +46,17 @@ def best_cut(heads: int, queries: int, keys: int, head: int, multiprocessors: in
         multiprocessors: of the GPU.
     """
     blocks = max(multiprocessors // 2, 1) * 2  # they come in clusters of two
-    return min(cuts(heads, queries, keys, head, blocks), key=lambda cut: (rounds(cut, heads, blocks), warpgroups(cut, heads, head)))
+    return min(tilings(heads, queries, keys, head, blocks), key=lambda tiling: (rounds(tiling, heads, blocks), warpgroups(tiling, heads, head)))
 
 
-def cuts(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterator[Cut]:
+def tilings(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterator[Tiling]:
     """All that may be worth it, those with all tiles tall first; ``blocks`` is even."""
     most, groups = WARPGROUPS[head], math.ceil(queries / GROUP)
     tall = math.ceil(groups / most)
-    yield Cut(heads, tall)
+    yield Tiling(heads, tall)
     left = heads * tall % blocks
     if keys >= FEWEST_PAIRED_KEYS and 0 < left <= blocks // 2:
-        yield Cut(heads, tall, paired=left)
+        yield Tiling(heads, tall, paired=left)
     if heads * tall > MANY_ROUNDS * blocks:
         return
 
@@ -66,26 +66,26 @@ def cuts(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterato
     for count in range(tall, 0, -1):
         for fewer in range(1, min(most, count) + 1):
             for first in range(1, heads):
-                yield Cut(first, *with_low(count), *with_low(count - fewer))
-        yield Cut(heads, *with_low(count - 1))
+                yield Tiling(first, *with_low(count), *with_low(count - fewer))
+        yield Tiling(heads, *with_low(count - 1))
 
 
-def tiles(cut: Cut, heads: int) -> tuple[int, int]:
+def tiles(tiling: Tiling, heads: int) -> tuple[int, int]:
     """How many tall and low tiles ``heads`` heads have."""
-    rest = heads - cut.heads
-    return cut.heads * cut.tall + rest * cut.rest_tall, cut.heads * cut.low + rest * cut.rest_low
+    rest = heads - tiling.heads
+    return tiling.heads * tiling.tall + rest * tiling.rest_tall, tiling.heads * tiling.low + rest * tiling.rest_low
 
 
-def warpgroups(cut: Cut, heads: int, head: int) -> int:
+def warpgroups(tiling: Tiling, heads: int, head: int) -> int:
     """How many warpgroups' queries all tiles together have."""
-    tall, low = tiles(cut, heads)
+    tall, low = tiles(tiling, heads)
     return tall * WARPGROUPS[head] + low * (WARPGROUPS[head] - 1)
 
 
-def rounds(cut: Cut, heads: int, blocks: int) -> float:
+def rounds(tiling: Tiling, heads: int, blocks: int) -> float:
     """About how long the first block takes, in tall tiles: none has more tiles than it, nor more tall ones."""
-    tall, low = tiles(cut, heads)
-    if cut.paired:
-        return (tall - cut.paired) // blocks + _PAIRED
+    tall, low = tiles(tiling, heads)
+    if tiling.paired:
+        return (tall - tiling.paired) // blocks + _PAIRED
     own_tall = math.ceil(tall / blocks)
     return own_tall + _LOW * (math.ceil((tall + low) / blocks) - own_tall)

@@ -22,7 +22,7 @@ class _FromHost(BaseException):
 
 
 def of_host(call: Callable[..., Any], errors: type[BaseException] | tuple[type[BaseException], ...] = Exception) -> Callable[..., Any]:
-    """``call``, with the exceptions of the classes ``errors`` known to be the host's: :func:`shielded` lets them pass."""
+    """``call``, with the exceptions of the classes ``errors`` known to be the host's: :func:`with_fallback` lets them pass."""
 
     def known(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -33,7 +33,7 @@ def of_host(call: Callable[..., Any], errors: type[BaseException] | tuple[type[B
     return known
 
 
-def shielded(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager: Callable[[], Any]) -> Any:
+def with_fallback(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager: Callable[[], Any]) -> Any:
     """``attempt(eager)``, and ``eager()`` where the attempt fails in a way that isn't the host's.
 
     Args:

@@ -1,8 +1,8 @@
 """What stands in an object's copy where the host keeps a module that nodes share: calls through it run compiled, all others don't.
 
-A VAE, a CLIP and a ControlNet aren't copied with their modules. So the copy that a node gives out holds a doorway in the module's place:
+A VAE, a CLIP and a ControlNet aren't copied with their modules. So the copy that a node gives out holds a proxy in the module's place:
 it is the module for whoever looks at it or changes it, and for the length of a call of one of its entries the compiled forwards are put
-below the module. The incoming object calls the module itself. Copies that the host makes of the copy share the doorway.
+below the module. The incoming object calls the module itself. Copies that the host makes of the copy share the proxy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger("fast_compile")
 Parts = Callable[[Any], Iterator[Part]]
 
 
-class Doorway:
+class ModuleProxy:
     """Stands for ``module``.
 
     Args:
-        module: the host's. It is held, as the object that holds the doorway would hold it.
+        module: the host's. It is held, as the object that holds the proxy would hold it.
         parts: what is compiled below it, asked at each call.
         config: how.
         entries: the names of the methods through which the host runs the module; ``__call__`` for a plain call.
@@ -79,14 +79,14 @@ class Doorway:
         return _itself, (self._fast_module,)
 
 
-def through(doorway: Doorway, call: Callable[[], Any]) -> Any:
-    """``call()``, with the compiled forwards below the doorway's module."""
-    status = doorway._fast_status
+def through(proxy: ModuleProxy, call: Callable[[], Any]) -> Any:
+    """``call()``, with the compiled forwards below the proxy's module."""
+    status = proxy._fast_status
     with ExitStack() as stack:
         if status is not None:
             stack.callback(status.end, always=False)
-        for part in _found(doorway):
-            state = state_of(part.module, doorway._fast_config, partial(PartState, part, doorway._fast_config))
+        for part in _found(proxy):
+            state = state_of(part.module, proxy._fast_config, partial(PartState, part, proxy._fast_config))
             if state is None:
                 continue
             if status is not None:
@@ -98,21 +98,21 @@ def through(doorway: Doorway, call: Callable[[], Any]) -> Any:
         return call()
 
 
-def _found(doorway: Doorway) -> list[Part]:
+def _found(proxy: ModuleProxy) -> list[Part]:
     try:
-        return list(doorway._fast_parts(doorway._fast_module))
+        return list(proxy._fast_parts(proxy._fast_module))
     except Exception:  # then it runs as it was
-        log.warning("Fast Compile: a %s isn't understood", type(doorway._fast_module).__name__, exc_info=True)
+        log.warning("Fast Compile: a %s isn't understood", type(proxy._fast_module).__name__, exc_info=True)
         return []
 
 
 def behind(module: Any) -> Any:
-    """The module that a doorway stands for; any other object as it is."""
-    return module._fast_module if type(module) is Doorway else module
+    """The module that a proxy stands for; any other object as it is."""
+    return module._fast_module if type(module) is ModuleProxy else module
 
 
-def _entry(doorway: Doorway, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return through(doorway, partial(method, *args, **kwargs))
+def _entry(proxy: ModuleProxy, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return through(proxy, partial(method, *args, **kwargs))
 
 
 def _itself(module: Any) -> Any:

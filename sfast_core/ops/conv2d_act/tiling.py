@@ -22,7 +22,7 @@ _TILE_US = 5.0  #: of a tile, beside its steps
 _JOIN_US = 0.9  #: of sums, for each part of a depth that is shared
 
 
-class Cut(NamedTuple):
+class Tiling(NamedTuple):
     """Tiles of ``rows`` pixels and ``columns`` channels, of clusters of ``sharing_rows * sharing_columns * splits`` blocks.
 
     With a ``window`` (0 or 1) a tile's pixels are brought once for all taps. ``sharing_rows`` blocks have the same channels and bring their
@@ -57,7 +57,7 @@ class Convolution(NamedTuple):
     same_size: bool  #: 3 x 3 taps, stride 1, padding 1
 
 
-def cuts(convolution: Convolution) -> Iterator[Cut]:
+def tilings(convolution: Convolution) -> Iterator[Tiling]:
     """All that may be worth it, whether or not the GPU has room for it."""
     for rows, columns, window in TILES:
         if window and not (convolution.same_size and convolution.pixels >= FEWEST_WINDOW_PIXELS):
@@ -66,37 +66,37 @@ def cuts(convolution: Convolution) -> Iterator[Cut]:
         for sharing_rows in (1, 2):
             for sharing_columns in (1, 2):
                 for splits in range(1, min(MOST_BLOCKS, parts) + 1 if rows == 128 else 2):
-                    found = Cut(rows, columns, window, sharing_rows, sharing_columns, splits)
+                    found = Tiling(rows, columns, window, sharing_rows, sharing_columns, splits)
                     if found.blocks <= MOST_BLOCKS:
                         yield found
 
 
-def estimate_us(cut: Cut, convolution: Convolution, fitting: int, multiprocessors: int) -> float:
+def estimate_us(tiling: Tiling, convolution: Convolution, fitting: int, multiprocessors: int) -> float:
     """About how long a convolution takes that is cut so, where ``fitting`` such clusters run at the same time."""
-    clusters = cut.clusters(convolution.pixels, convolution.channels)
+    clusters = tiling.clusters(convolution.pixels, convolution.channels)
     rounds = -(-clusters // fitting)
-    pixels = cut.rows / cut.sharing_columns
-    products = cut.rows * cut.columns * DEPTH * _PRODUCT_US
-    shortcut_steps, shortcut_pixels = -(-convolution.shortcut_blocks // cut.splits), pixels
-    if cut.window:  # brought once for nine steps, with the rows above and below
+    pixels = tiling.rows / tiling.sharing_columns
+    products = tiling.rows * tiling.columns * DEPTH * _PRODUCT_US
+    shortcut_steps, shortcut_pixels = -(-convolution.shortcut_blocks // tiling.splits), pixels
+    if tiling.window:  # brought once for nine steps, with the rows above and below
         pixels *= _WINDOW / convolution.taps
-        steps = -(-convolution.depth_blocks // cut.splits) * convolution.taps
-        shortcut_pixels = cut.rows  # which blocks don't share there
-        if cut.sharing_rows > 1:
+        steps = -(-convolution.depth_blocks // tiling.splits) * convolution.taps
+        shortcut_pixels = tiling.rows  # which blocks don't share there
+        if tiling.sharing_rows > 1:
             products += _WAIT_US / convolution.pixels
     else:
-        steps = -(-convolution.depth_blocks * convolution.taps // cut.splits)
-    busy = min(1.0, clusters * cut.blocks / multiprocessors)
+        steps = -(-convolution.depth_blocks * convolution.taps // tiling.splits)
+    busy = min(1.0, clusters * tiling.blocks / multiprocessors)
 
     def step_us(brought: float) -> float:
-        loads = 2 * DEPTH * (brought + cut.columns / cut.sharing_rows) * _BYTE_US * busy
-        return max(products, loads) + _HINDRANCE[cut.window] * loads
+        loads = 2 * DEPTH * (brought + tiling.columns / tiling.sharing_rows) * _BYTE_US * busy
+        return max(products, loads) + _HINDRANCE[tiling.window] * loads
 
-    join = _JOIN_US * cut.splits if cut.splits > 1 else 0.0
+    join = _JOIN_US * tiling.splits if tiling.splits > 1 else 0.0
     return _FIXED_US + rounds * (steps * step_us(pixels) + shortcut_steps * step_us(shortcut_pixels) + _TILE_US + join)
 
 
-def best_cut(convolution: Convolution, fitting: Callable[[Cut], int], multiprocessors: int) -> Cut | None:
+def best_tiling(convolution: Convolution, fitting: Callable[[Tiling], int], multiprocessors: int) -> Tiling | None:
     """The fastest by the estimate; ``fitting`` says how many clusters run at the same time. None where none does."""
-    timed = [(estimate_us(cut, convolution, count, multiprocessors), cut) for cut in cuts(convolution) if (count := fitting(cut)) > 0]
+    timed = [(estimate_us(tiling, convolution, count, multiprocessors), tiling) for tiling in tilings(convolution) if (count := fitting(tiling)) > 0]
     return min(timed)[1] if timed else None
