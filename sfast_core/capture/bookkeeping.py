@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -32,6 +32,9 @@ class Bookkeeping:
         inputs: the call's own tensors: the first placeholders.
         table: finds weights.
     """
+
+    _note_reader: Callable[[torch.fx.Node], None]  # who is at work, of a node that may come to nothing,
+    _blame_reader: Callable[[torch.fx.Node], None]  # and that it is what the recording came to nothing in
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         self.graph = new_graph()
@@ -118,19 +121,25 @@ class Bookkeeping:
         """A tensor from elsewhere. Where, is asked when the call is over."""
         if not is_plain(tensor) or tensor.layout is not torch.strided:
             raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
-        if self.device is not None and tensor.device != self.device:  # no weight, so nothing brings it but the code that reads it
-            raise CaptureError(BROUGHT(name=name, where=tensor.device, device=self.device))
         node = self._placeholder(f"external_{len(self._externals)}", tensor)
+        if self._is_elsewhere(tensor):
+            self._note_reader(node)
         self._externals.append((tensor, node, name))
         self._nodes[tensor] = node
         self._keep(tensor, f"a tensor of shape {tuple(tensor.shape)} from elsewhere")
         return node
+
+    def _is_elsewhere(self, tensor: torch.Tensor) -> bool:
+        return self.device is not None and tensor.device != self.device
 
     def _name_externals(self, found: Found) -> None:
         for tensor, node, name in self._externals:
             if not node.users:
                 self.graph.erase_node(node)
                 continue
+            if self._is_elsewhere(tensor):  # no weight, so nothing brings it but the code that reads it
+                self._blame_reader(node)
+                raise CaptureError(BROUGHT(name=name, where=tensor.device, device=self.device))
             ref = found(tensor)
             if ref is None:
                 raise CaptureError(
@@ -162,6 +171,13 @@ class Bookkeeping:
         self._foreign.add(storage)
         self._kept.add(storage)
         self._unchanged.add(tensor, what)
+
+    def let_go(self, tensors: Sequence[torch.Tensor]) -> None:
+        """These weights get other memory, and theirs may be anybody's: a write to it is none to a weight any more."""
+        for storage in map(self._storage, tensors):
+            if storage not in self._inputs:
+                self._foreign.discard(storage)
+                self._kept.discard(storage)
 
     def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
         """The one input whose memory this tensor lies in, and which number it has; None where it isn't that one's alone."""

@@ -37,7 +37,7 @@ from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
 from .told import ASKED, HIDDEN, Telling, Told, tells, told_by
-from .unwritten import UNFILLED, Maker, unwritten
+from .unwritten import UNFILLED, unwritten
 from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -58,7 +58,6 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
         self.told: list[Telling] = []  # by tensors that were there before the call
         self._expected: set[tuple[int, str]] = set()  # likewise by inputs: which, and what
-        self._makers: dict[torch.fx.Node, Maker] = {}  # of memory that may never be written to
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -319,7 +318,7 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
             if call is not None:
                 self._record(func, name, call, args, kwargs, result)
             if name.startswith(UNFILLED) and (node := self._nodes.get(result)) is not None:
-                self._makers[node] = Maker(modules_at_work(), reader_at(sys._getframe(1)), self.others_at_work)
+                self._note_reader(node)
         except Exception as error:
             self._refuse_for(error, name)
         result = self.in_place_of(result)
@@ -388,8 +387,7 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)
         if (node := unwritten(self.graph)) is not None:
-            if node in self._makers:
-                self.at_work, self.ended_in, self.blamed = self._makers[node]
+            self._blame_reader(node)
             raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
 
 

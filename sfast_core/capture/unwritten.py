@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
 from torch.fx import Graph, Node
 
 from .calls import function_name
 from .functional import cast_like, setitem
-from .guards import Reader
-from .live.options import Foreign
 
 UNFILLED = ("empty", "new_empty")  #: how the names of the functions begin that give such memory
-
-
-class Maker(NamedTuple):
-    """Who asked for such memory.
-
-    Attributes:
-        modules: that were at work, the innermost first.
-        reader: the function.
-        foreign: the function of others, if one was at work.
-    """
-
-    modules: list[torch.nn.Module]
-    reader: Reader
-    foreign: Foreign | None
 
 
 def unwritten(graph: Graph) -> Node | None:

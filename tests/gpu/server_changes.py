@@ -145,22 +145,28 @@ def add_second(models: Path) -> None:
 
 
 @contextlib.contextmanager
-def served(device: str, large: bool) -> Iterator[LiveServer]:
-    """A server with models of its own."""
+def served(device: str, large: bool, base: str | None) -> Iterator[LiveServer]:
+    """A server with models of its own, in the folder ``base``: those of an earlier run, if there are any."""
     comfyui, python = Path(os.environ["COMFYUI_PATH"]).resolve(), os.environ.get("COMFYUI_PYTHON") or sys.executable
-    with tempfile.TemporaryDirectory() as folder:
-        models = Path(folder) / "models"
-        (models / "checkpoints").mkdir(parents=True)
-        made = f"from pathlib import Path; from make_checkpoints import extras, sd15; sd15(Path({str(models)!r}) / 'checkpoints'); extras(Path({str(models)!r}))"
-        subprocess.run([python, "-c", made], cwd=ROOT / "tests/hosts/comfy", check=True)
-        add = "add_large" if large else "add_second"
-        subprocess.run([python, "-c", f"from pathlib import Path; from tests.gpu.server_changes import {add}; {add}(Path({str(models)!r}))"], cwd=ROOT, check=True)
-        server = LiveServer(Path(folder), comfyui, python, {"fast-compile": ROOT}, device=device)
+    with contextlib.nullcontext(base) if base else tempfile.TemporaryDirectory() as folder:
+        if not (models := Path(folder).resolve() / "models").exists():
+            _make(models, python, large)
+        for link in filter(Path.is_symlink, (Path(folder) / "custom_nodes").glob("*")):
+            link.unlink()  # to the pack
+        server = LiveServer(Path(folder).resolve(), comfyui, python, {"fast-compile": ROOT}, device=device)
         try:
             server.wait(600)
             yield server
         finally:
             server.stop()
+
+
+def _make(models: Path, python: str, large: bool) -> None:
+    (models / "checkpoints").mkdir(parents=True)
+    made = f"from pathlib import Path; from make_checkpoints import extras, sd15; sd15(Path({str(models)!r}) / 'checkpoints'); extras(Path({str(models)!r}))"
+    subprocess.run([python, "-c", made], cwd=ROOT / "tests/hosts/comfy", check=True)
+    add = "add_large" if large else "add_second"
+    subprocess.run([python, "-c", f"from pathlib import Path; from tests.gpu.server_changes import {add}; {add}(Path({str(models)!r}))"], cwd=ROOT, check=True)
 
 
 def run(server: LiveServer, changes: list[Change], budget: Budget, limit_s: float) -> dict[str, Any]:
@@ -209,12 +215,14 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--cpu", action="store_true", help="without a GPU: the small models, and no budget")
     parser.add_argument("--server", default="", help="further arguments of ComfyUI's main.py, such as --disable-dynamic-vram")
+    parser.add_argument("--base", help="a folder whose models are used again, and made where there are none; without it a temporary one")
     given = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ:
         raise SystemExit("tests.gpu.server_changes needs COMFYUI_PATH, the folder of a ComfyUI")
     models = ["tiny-sd15.safetensors", SECOND if given.cpu else LARGE]
     changes = walk(models, (None,) if given.cpu else BUDGETS, SMALL if given.cpu else SIZES, given.changes, given.seed)
-    with served(f"--cpu {given.server}".strip() if given.cpu else given.server, large=not given.cpu) as server:
+    device = f"--cpu --fp32-text-enc {given.server}".strip() if given.cpu else given.server  # 16 bits take a CPU long
+    with served(device, large=not given.cpu, base=given.base) as server:
         found = run(server, changes, Budget(not given.cpu), given.limit_s)
         if found["failed"] or found["stale"] or found["tracebacks"]:
             print(server.log.read_text("utf-8", "replace")[-6000:], file=sys.stderr)
