@@ -340,6 +340,8 @@ class Engine:
             on.backoff.succeeded(signature.key)
             entry.tally = traced_now()
             keep()
+            if on.graphs is None or not self.config.cuda_graphs:
+                self.reporter.ready(entry.report)
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except self.interruptions:
             self.devices.restore_unless_used()

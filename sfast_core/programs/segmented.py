@@ -198,6 +198,7 @@ class SegmentedProgram(GraphedProgram):
         self._report.captures += 1
         self._report.graph_bytes = segments.bytes
         self._report.capture_s += time.perf_counter() - start - around.seconds
+        self._reporter.ready(self._report)
         return results
 
     def _failed(self, error: BaseException, weights: list[torch.Tensor | Arriving]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,7 @@ class ModuleState:
     def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
         self.engine = Engine(name, config, forges_blocks, host=WEBUI)
+        self.engine.reporter.reasons_level = logging.WARNING  # the webuis' logs begin there
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None
