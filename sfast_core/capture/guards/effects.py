@@ -205,7 +205,7 @@ class _Finder:
                 self._global(key, place, now)
             elif self._another(now, place.then):
                 self._refuse(key, Origin(place.origin, place.name))
-        for name in sys.modules.keys() - reads.files:
+        for name in sys.modules.keys() - reads.files if reads.asks_for_files else ():
             if getattr(sys.modules[name], "__spec__", None) is None:  # no import has put it there
                 self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
         for cls, attributes in reads.spaces.items():

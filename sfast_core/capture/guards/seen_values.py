@@ -66,6 +66,7 @@ class SeenValues(SeenObjects):
         loose: names of attributes that are read of whatever.
         stored: names of attributes that are set.
         anything: attributes are read by names that are computed of values that aren't known.
+        asks_for_files: the table of the files that are imported is read, or written to.
     """
 
     def __init__(self, codes: CodeCache, root: torch.nn.Module, collecting: bool = False) -> None:
@@ -82,7 +83,7 @@ class SeenValues(SeenObjects):
         self.stored: set[str] = set()
         self._codes = codes
         self._classes_seen: set[type] = set()
-        self.anything = self._any_file = self._lenient = False
+        self.anything = self._any_file = self.asks_for_files = self._lenient = False
         self._whole: set[int] = set()  # containers of which all is read, and of what they lead to
         self._by_method: list[tuple[Any, Origin | None]] = []  # what was handed on, and nothing but its methods tells of
         self._items = 0
@@ -331,7 +332,7 @@ class SeenValues(SeenObjects):
 
     def _container(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
         if value is sys.modules:
-            self._any_file = True
+            self._any_file = self.asks_for_files = True
             self._loosen(chain)
             for (what, key), _ in chain.below.items():
                 if what == ITEM:
