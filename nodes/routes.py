@@ -29,8 +29,8 @@ def add_routes() -> None:
     @found.routes.get(ROUTE)
     async def report(request: Any) -> web.Response:
         # Not in the server's own thread, which others wait for: a long report takes milliseconds. It waits for no call that is running.
-        form, names = request.query.get("format", "json"), request.query.getall("name", [])
-        text = await asyncio.get_running_loop().run_in_executor(None, report_text, form, names)
+        form, names, language = request.query.get("format", "json"), request.query.getall("name", []), request.query.get("language", "en")
+        text = await asyncio.get_running_loop().run_in_executor(None, report_text, form, names, language)
         return web.Response(text=text, content_type="text/plain" if form == "text" else "application/json")
 
     @found.routes.get(STATUS)
@@ -45,22 +45,24 @@ def add_routes() -> None:
         return web.Response(status=404) if text is None else web.Response(text=text, content_type="text/plain", charset="utf-8")
 
 
-def report_text(form: str = "json", names: Sequence[str] = ()) -> str:
+def report_text(form: str = "json", names: Sequence[str] = (), language: str = "en") -> str:
     """The report, taken while another thread may be sampling.
 
     Args:
         form: ``json``, ``text`` to read, or ``parts`` of that text as JSON.
         names: of the models; none, for all of them.
+        language: of the parts, such as ``zh``.
     """
     from ..sfast_core.hosts import comfy
     from ..sfast_core.hosts.comfy.board import with_measured
     from ..sfast_core.reporting.report import read_while_counting
+    from ..sfast_core.reporting.translated import speaker
 
     def read() -> str:
         found = with_measured(comfy.report())
         if names:
             found.modules = [module for module in found.modules if module.name in names]
-        return found.text() if form == "text" else json.dumps(found.parts() if form == "parts" else found.as_dict())
+        return found.text() if form == "text" else json.dumps(found.parts(speaker(language)) if form == "parts" else found.as_dict())
 
     return read_while_counting(read)
 

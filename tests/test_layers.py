@@ -72,7 +72,9 @@ ALLOWED: dict[str, set[str]] = {
     "quality.levels": set(),
     "config": {"ops", "quality.levels", "rewrite"},
     "version": set(),
-    "reporting.report": {"reporting.reason", "reporting.reasons", "version"},
+    "reporting.chinese": set(),
+    "reporting.translated": {"reporting.chinese", "reporting.reason", "reporting.reasons"},
+    "reporting.report": {"reporting.reason", "reporting.translated", "version"},
     "reporting.saved": {"reporting.reason", "reporting.reasons", "reporting.report"},
     "reporting.terminal": set(),
     "machine.numerics": set(),
@@ -110,7 +112,8 @@ ALLOWED: dict[str, set[str]] = {
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "reporting.report", "version"},
     "hosts": {
-        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "libraries", "ops", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "state", "weights",
+        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "libraries", "ops", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter",
+        "reporting.translated", "runtime", "state", "weights",
     },
 }
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ..version import VERSION
 from .reason import PYTHON, Reason
+from .translated import Say, english
 
 T = TypeVar("T")
 _TRIES = 5
@@ -157,47 +158,56 @@ class ModuleReport:
         mostly = "fast, but for some calls" if self.calls["eager"] else "fast"
         return mostly if self.calls["replayed"] else f"{mostly}, without graphs" if self.calls["fused"] else "traced: fast from the next call on"
 
-    def lead_lines(self) -> list[str]:
-        """What a person asks first: is it fast, by how much, what isn't and why, what can be done, and what memory it takes."""
+    def lead_lines(self, say: Say = english) -> list[str]:
+        """What a person asks first: is it fast, by how much, what isn't and why, what can be done, and what memory it takes.
+
+        ``say``: in which language.
+        """
         if self.left_out is not None:
-            return [f"{self.name} is left out: {self.left_out}"]
-        lines = [f"{self.name} on {self.device or 'no device yet'}: {self.verdict()}"]
-        lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
-        lines += [f"  {times:.2f} x as fast as without it, as the benchmark measured, for {self.size(inputs)}" for inputs, times in self.times.items()]
+            return [say("{name} is left out: {why}", name=self.name, why=self.left_out)]
+        lines = [say("{name} on {device}: {verdict}", name=self.name, device=self.device or say("no device yet"), verdict=say(self.verdict()))]
+        calls = ", ".join(say(f"{{count}} {path}", count=count) for path, count in self.calls.most_common())
+        lines.append(say("  calls: {calls}", calls=calls or say("none")))
+        for inputs, times in self.times.items():
+            line = "  {times} x as fast as without it, as the benchmark measured, for {size}"
+            lines.append(say(line, times=f"{times:.2f}", size=self.size(inputs, say)))
         for reason, count in self.reasons.most_common():
-            lines.append(f"  ran as before, {count}x: {reason}")
+            lines.append(say("  ran as before, {count}x: {reason}", count=count, reason=reason))
             if isinstance(reason, Reason):  # else one from the file of a version that knows others
-                lines.append(f"    what you can do: {reason.advice(self.host)}")
-        lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
-        copied = f", weights in 8 bits beside them {_megabytes(self.copied_bytes)}" if self.copied_bytes else ""
-        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}{copied}")
+                lines.append(say("    what you can do: {advice}", advice=reason.advice(self.host)))
+        lines += [say("  {count} more calls didn't run it: {who} answered in its place", who=who, count=count) for who, count in self.answered.most_common()]
+        copied = say(", weights in 8 bits beside them {size}", size=_megabytes(self.copied_bytes)) if self.copied_bytes else ""
+        memory = {"graphs": _megabytes(self.graph_bytes), "adopted": _megabytes(self.adopted_bytes), "copied": copied}
+        lines.append(say("  memory: graphs {graphs}, weights laid out anew {adopted}{copied}", **memory))
         if (quality := self.settings.get("quality", "exact")) != "exact":
-            lines.append(f"  quality: {quality}, as it is set; what was done is said for each size")
+            lines.append(say("  quality: {quality}, as it is set; what was done is said for each size", quality=quality))
         return lines
 
-    def size(self, inputs: str) -> str:
+    def size(self, inputs: str, say: Say = english) -> str:
         """A signature's inputs as a person has chosen them: pictures in pixels, prompts in tokens; the inputs where that isn't known."""
         shapes = [[int(number) for number in shape.split(", ")] for shape in _SHAPE.findall(inputs)]
         picture = next((shape for shape in shapes if len(shape) in (4, 5)), None)
         if not self.pixels or picture is None:
             return inputs
         words = [f"{picture[-1] * self.pixels}x{picture[-2] * self.pixels}"]
-        words += [f"{picture[2]} latent frames"] if len(picture) == 5 and picture[2] > 1 else []
-        words += [f"{picture[0]} at once"] if picture[0] > 1 else []
-        words += [f"{shape[1]} tokens" for shape in shapes if len(shape) == 3][:1]
+        words += [say("{count} latent frames", count=picture[2])] if len(picture) == 5 and picture[2] > 1 else []
+        words += [say("{count} at once", count=picture[0])] if picture[0] > 1 else []
+        words += [say("{count} tokens", count=shape[1]) for shape in shapes if len(shape) == 3][:1]
         return ", ".join(words)
 
-    def size_lines(self) -> list[str]:
+    def size_lines(self, say: Say = english) -> list[str]:
         """For each size in a line what became of it."""
         lines = []
         for signature in self.signatures:
             ready = signature.trace_s + signature.rewrite_s + signature.capture_s
-            became = f"ran as before: {signature.eager_because}" if signature.eager_because else f"ready in {ready:.1f} s"
+            why = signature.eager_because
+            became = say("ran as before: {why}", why=why) if why else say("ready in {seconds} s", seconds=f"{ready:.1f}")
             if signature.graph_bytes:
-                became += f", graph {_megabytes(signature.graph_bytes)}"
+                became += say(", graph {size}", size=_megabytes(signature.graph_bytes))
             elif signature.not_captured_because:
-                became += f", no graph: {signature.not_captured_because}"
-            lines.append(f"  {self.size(signature.inputs)}: {_counted(signature.calls, 'call')}, {became}")
+                became += say(", no graph: {why}", why=signature.not_captured_because)
+            calls = say(f"{{count}} {'call' if signature.calls == 1 else 'calls'}", count=signature.calls)
+            lines.append(say("  {size}: {calls}, {became}", size=self.size(signature.inputs, say), calls=calls, became=became))
         return [self.name, *lines] if lines else []
 
     def detail_lines(self) -> list[str]:
@@ -221,12 +231,12 @@ class Report:
         """Plain data, for JSON."""
         return {"versions": self.versions, "modules": [module.as_dict() for module in self.modules]}
 
-    def parts(self) -> dict[str, str]:
-        """To read, from what a person asks first to everything: ``lead``, ``sizes``, ``all``."""
+    def parts(self, say: Say = english) -> dict[str, str]:
+        """To read, from what a person asks first to everything: ``lead``, ``sizes``, ``all``. The first two as ``say`` says them."""
         shown = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return {
-            "lead": "\n".join(line for module in self.modules for line in module.lead_lines()),
-            "sizes": "\n".join(line for module in self.modules for line in module.size_lines()),
+            "lead": "\n".join(line for module in self.modules for line in module.lead_lines(say)),
+            "sizes": "\n".join(line for module in self.modules for line in module.size_lines(say)),
             "all": "\n".join([shown, *(line for module in self.modules for line in module.detail_lines())]),
         }
 

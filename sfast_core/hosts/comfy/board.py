@@ -11,6 +11,7 @@ from ...config import CompileConfig
 from ...reporting.reason import COMFY
 from ...reporting.reasons import NO_GPU
 from ...reporting.report import Report, read_while_counting
+from ...reporting.translated import said
 from .events import MEASURED, STATUSES, Status, running_prompt, server, status_of_this_node
 from .lookup import graph_bytes_by_model
 from .prompts import Prompt, done
@@ -33,8 +34,8 @@ def measured(model: str, inputs: str | None, times: float) -> None:
             table.popitem(last=False)  # type: ignore[attr-defined]
 
 
-def machine() -> dict[str, str] | None:
-    """Why nothing is faster on this machine, and what can be done: ``why`` and ``advice``; None where it can be."""
+def machine() -> dict[str, Any] | None:
+    """Why nothing is faster on this machine, and what can be done: ``why``, ``advice``, and both in other languages, ``said``; None where it can be."""
     try:
         from comfy.model_management import get_torch_device
 
@@ -44,7 +45,7 @@ def machine() -> dict[str, str] | None:
     if device.type == "cuda" and not getattr(torch.version, "hip", None) or CompileConfig().cpu_allowed():
         return None
     why = NO_GPU(device=device) if device.type != "cuda" else NO_GPU(device="an AMD GPU")
-    return {"why": why, "advice": why.advice(COMFY)}
+    return {"why": why, "advice": why.advice(COMFY), "said": said(why, why.advice(COMFY))}
 
 
 def with_measured(report: Report) -> Report:

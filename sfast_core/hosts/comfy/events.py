@@ -21,6 +21,7 @@ from ...engine import Engine
 from ...quality.levels import EXACT
 from ...reporting.reason import told
 from ...reporting.report import SignatureReport
+from ...reporting.translated import said
 from .prompts import Prompt, running
 
 log = logging.getLogger("fast_compile")
@@ -124,7 +125,7 @@ class Status:
 
     Args:
         node: its id in the prompt that executed it. In later prompts those that mean the same are told of.
-        send: takes an event's data: ``nodes`` (their ids), ``workflow`` and ``prompt`` (of the prompt that runs), ``state``, ``model``, ``why``, ``code`` (of why), ``advice`` (what the user can do about it), ``step``,
+        send: takes an event's data: ``nodes`` (their ids), ``workflow`` and ``prompt`` (of the prompt that runs), ``state``, ``model``, ``why``, ``code`` (of why), ``advice`` (what the user can do about it), ``said`` (both in other languages), ``step``,
             ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality`` (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where
             there was one signature), ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and ``live``, what of other nodes ran between
             segments, its share of the time, and the weights that are streamed. What isn't known is None.
@@ -260,7 +261,8 @@ class Status:
             report = engine.report
             data: dict[str, Any] = {**self._placed(), "state": state, "model": report.name, "why": why}
             data["code"] = told(why).code if why else None
-            data["advice"] = told(why).advice(report.host) if why else None
+            data["advice"] = advice = told(why).advice(report.host) if why else None
+            data["said"] = said(why, advice) if why and advice else None
             data["quality"] = quality if (quality := report.settings.get("quality")) != EXACT else None
             data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
