@@ -125,7 +125,7 @@ class _FreeMemory(_Older):
 def _picture() -> Any:
     from .picture import AMBER, Picture
 
-    return Picture().title("Fast Compile").line(_why()[0] + ".", AMBER).tensor()
+    return Picture().title("Fast Compile").line(f"{_why()[0]}.", AMBER).tensor()
 
 
 class _Report(_Older):

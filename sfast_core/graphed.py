@@ -301,3 +301,4 @@ class GraphedProgram:
         self._report.captures += 1
         self._report.graph_bytes = self._captured.bytes
         self._report.capture_s += time.perf_counter() - start
+        self._reporter.ready(self._report)

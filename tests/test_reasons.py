@@ -16,12 +16,11 @@ import torch
 from benchmarks.reasons import PAGE, page
 from sfast_core import CompileConfig, compile
 from sfast_core.capture.errors import CaptureError
+from sfast_core.reporting.reason import COMFY, HOSTS, PYTHON, WEBUI, Kind, Reason, reason_of, told
 from sfast_core.reporting.reasons import (
     CHANGES,
-    COMFY,
     COMPUTED,
     FINISHED,
-    HOSTS,
     IN_A_FILE,
     KINDS,
     NO_GPU,
@@ -30,15 +29,9 @@ from sfast_core.reporting.reasons import (
     NOT_KEYED,
     NOT_THERE,
     NOT_TRACED,
-    PYTHON,
     RANDOM,
     READS_OPTION,
     UNKNOWN_VRAM,
-    WEBUI,
-    Kind,
-    Reason,
-    reason_of,
-    told,
 )
 from sfast_core.reporting.report import ModuleReport, Report
 from sfast_core.reporting.saved import report_from

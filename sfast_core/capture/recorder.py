@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
@@ -303,14 +304,14 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
             self._refuse_for(error, name)
             self.watch.resume()
             return func(*args, **kwargs)
-        # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
+        # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code does so.
         self._before(func, name, args, kwargs)
-        if types or type(func) not in OF_C:  # of these nothing runs that is Python's, unless a tensor of a class of its own says so
+        python = types or type(func) not in OF_C or torch._C._len_torch_dispatch_stack()  # a tensor of a class of its own, or a mode, runs some
+        if python:
             self.watch.resume(installed=not isinstance(func, _OPERATORS))
-            result = func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if python:
             self.watch.pause()
-        else:
-            result = func(*args, **kwargs)
         if name in DRAWING and not self.drew and draws(name, args, kwargs):
             self.drew = modules_at_work()
         try:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..reporting.reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE, reason_of, told
+from ..reporting.reason import reason_of, told
+from ..reporting.reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE
 from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..reporting.reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS
 from .call import Call
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes

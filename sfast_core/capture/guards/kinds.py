@@ -241,7 +241,8 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     cls = type(tensor)
     if not is_plain(tensor):
         return (cls, id(tensor))
-    strides = None if tensor.dim() in (4, 5) else tensor.stride()  # the weight store lays these out for convolutions
+    laid_out = tensor.dim() in (4, 5) and issubclass(cls, torch.nn.Parameter)  # by the weight store, for convolutions
+    strides = None if laid_out else tensor.stride()
     return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 

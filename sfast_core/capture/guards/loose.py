@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from .all_names import names_of, own_of
 from .asking import arrays, autocast, decimals, names_of_all, registered, subclasses_of_all
 from .chains import USED
@@ -99,7 +101,7 @@ class LooseReads(SeenValues):
                     if not self.loose.isdisjoint(table):
                         for name in table.keys() & self.loose:
                             self._below(self._attribute(seen, name), USED, seen.origin, name)
-                for name in self._loose_of(seen.cls):
+                for name in self.loose if issubclass(seen.cls, torch.jit.ScriptModule) else self._loose_of(seen.cls):
                     self._attribute(seen, name)
 
     def _read_anything(self, objects: list[Seen]) -> None:

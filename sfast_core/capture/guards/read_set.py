@@ -18,13 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...reporting.reasons import RANDOM_STATE
-from .asking import (
-    OF_CLASSES,
-    TOLD,
-    Question,
-    answer_to,
-)
+from ...reporting.reasons import OUTSIDE, RANDOM_STATE
+from .asking import OBJECTS, OF_CLASSES, TOLD, Question, answer_to
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .code_cache import CodeCache
 from .given import IMPORTING, asker, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
@@ -36,14 +31,13 @@ from .origin import Origin
 from .readers import code_of
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, WITHOUT_MORE
-from .whole import calls_one
+from .whole import makes_weak, reads_all
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 #: What a tensor's operators are called by, which no code names.
 _OPERATORS = tuple(
     name for each in vars(operator) if each.startswith("__") for name in (each, f"__r{each[2:]}") if callable(getattr(torch.Tensor, name, None))
 )
-_HINTS = frozenset({"get_type_hints", "get_annotations", "signature"})  #: functions that ask for annotations
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
@@ -67,18 +61,16 @@ class ReadSet(LooseReads):
         words: strings among the constants of the code that ran.
         others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
+        files: the names in ``sys.modules`` when the call began.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
         super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
+        self.files = frozenset(sys.modules)
         self.words: set[str] = set()
         self.others_words: dict[int, set[str]] = {}
-        self._names: set[str] = set()  # in all code that ran
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
-        self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
-        self._told: set[str] = set()  # names of what functions and classes tell of themselves, read of whatever
-        self._loose_names: dict[type, list[str]] = {}
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
@@ -106,7 +98,7 @@ class ReadSet(LooseReads):
             else:
                 self.readers.plan(frame)
                 plan = self._planned(code, frame.f_globals)
-            if not plan.roots and not plan.receives:
+            if self.refused is not None or (not plan.roots and not plan.receives):
                 return
             self.readers.frame = frame
             variables = frame.f_locals
@@ -135,7 +127,10 @@ class ReadSet(LooseReads):
         reads = self._codes.of(code)
         if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
             read_everything(reads)
-        if calls_one(reads, names):
+        if makes_weak(reads, names):
+            self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=OBJECTS))
+            self._leave_alone()
+        if reads_all(reads, names):
             read_whole(reads)
         roots = tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item)
         plan = _Plan((), False) if is_functional(code.co_filename) else _Plan(roots, code.co_argcount > 0)

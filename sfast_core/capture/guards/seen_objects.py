@@ -29,7 +29,7 @@ CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
 #: Methods of a module's that go through what is below it.
 WALKS = frozenset(
-    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter".split()
+    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter get_buffer".split()
 )
 PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
 #: Classes of Python's whose objects have attributes by the names that users give them.
@@ -156,13 +156,13 @@ class SeenObjects:
         inside = [module]
         for inner in inside:
             own = inner.__dict__
-            if id(own) in self._walked:
+            if id(own) in self._walked or isinstance(inner, torch.jit.ScriptModule):  # whose tables are C's
                 continue
             self._walked.add(id(own))
             if children := own["_modules"]:
                 self._hold(children, Kind.MAPPING, origin, read=True)
                 inside += [child for child in children.values() if child is not None]
-            for table in (children, own["_parameters"], own["_buffers"]):
+            for table in (children, own["_parameters"], own["_buffers"]) if id(inner) not in self.live else (children,):
                 self.counted.setdefault(id(table), (table, len(table), origin))
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
@@ -184,7 +184,7 @@ class SeenObjects:
         except TypeError:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
-            seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
+            seen.parts = [(table[part], dict(table[part])) for part in _PARTS if isinstance(table.get(part), dict)]
             self.hooks += [(table, part, list(table[part].values()), origin) for part in OF_HOOKS if table.get(part)]
             if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
                 for name in CALLING:
@@ -246,6 +246,11 @@ class SeenObjects:
         for _, before in seen.parts:
             if name in before:
                 return itself(before[name])
+        if kind is None and issubclass(seen.cls, torch.jit.ScriptModule):  # C keeps what is set on it
+            then = local(name, seen)
+            if self._kind(then) is Kind.VALUE:
+                self.asked.setdefault((id(seen), name), Asked(local, (name, seen), then, Origin(seen.origin, name)))
+            return then
         return COMPUTED if kind is BOUND else in_class
 
     def _class_attribute(self, cls: type, name: str, origin: Origin | None) -> Any:

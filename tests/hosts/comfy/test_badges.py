@@ -34,7 +34,7 @@ def run(editor: Editor, script: str, argument: Any = None) -> Any:
     )
 
 
-def says(editor: Editor, words: str, page: Any = None, seconds: float = 30) -> None:
+def says(editor: Editor, words: str, page: Any = None, seconds: float = 90) -> None:
     """The badge says this, at once or soon."""
     editor_page = page or editor.page
     try:
@@ -147,7 +147,7 @@ def test_in_a_subgraph(sampled: Editor) -> None:
     queue(sampled, "find('KSampler').widgets[0].value += 1")
     drawn = """() => { const node = app.graph.nodes.find((each) => each.subgraph);
       return node.badges.map((each) => (typeof each === "function" ? each() : each)).some((each) => each.height === 20 && each.text === "" && each.getWidth(app.canvas.ctx) > 60); }"""
-    sampled.page.wait_for_function(drawn, timeout=20_000)
+    sampled.page.wait_for_function(drawn)
     run(sampled, "const around = app.graph.nodes.find((each) => each.subgraph); app.canvas.setGraph(around.subgraph)")
     says(sampled, RATE)
     run(sampled, "app.canvas.setGraph(app.rootGraph); app.graph.nodes.find((each) => each.subgraph).mode = 4")
@@ -161,7 +161,7 @@ def test_an_interrupted_first_step(browser: Any, server: LiveServer) -> None:
     editor.load("sd15_txt2img")
     script = "find('EmptyLatentImage').widgets[0].value = 96; find('KSampler').widgets[2].value = 20; await app.queuePrompt(0);"
     run(editor, f"app.api.addEventListener('fast_compile.status', ({{ detail }}) => detail.state === 'tracing' && app.api.interrupt(), {{ once: true }}); {script}")
-    says(editor, "ready", seconds=60)
+    says(editor, "ready")
     editor.page.wait_for_timeout(1000)
     says(editor, f"ready|{RAN}")
     editor.close()
@@ -179,7 +179,7 @@ def test_the_text_of_a_node(browser: Any, server: LiveServer, vue: bool) -> None
     )
     queue(editor)
     text = editor.page.locator(TEXT)
-    text.filter(has_text="By size").wait_for(timeout=30_000)
+    text.filter(has_text="By size").wait_for()
     assert "\n" in text.inner_text() and text.evaluate("(text) => getComputedStyle(text).whiteSpace") == "pre-wrap"
     editor.page.wait_for_timeout(500)
     after = run(editor, "return [...find('FastCompileReport').size]")
@@ -195,13 +195,13 @@ def test_a_collapsed_node_shows_its_state(browser: Any, server: LiveServer, samp
     """Above its title, in both renderers."""
     run(sampled, "ours.collapse()")
     width = "() => { const all = app.graph.nodes.find((each) => each.type === 'ApplyFastCompile').badges.map((each) => (typeof each === 'function' ? each() : each)); return Math.max(...all.map((each) => each.text === '' ? each.getWidth(app.canvas.ctx) : 0)); }"
-    sampled.page.wait_for_function(f"({width})() > 60", timeout=10_000)
+    sampled.page.wait_for_function(f"({width})() > 60")
     run(sampled, "ours.collapse()")
-    sampled.page.wait_for_function(f"({width})() === 0", timeout=10_000)
+    sampled.page.wait_for_function(f"({width})() === 0")
     if sampled.version() < (1, 45):
         return
     workflow = run(sampled, "ours.collapse(); return app.graph.serialize()")
     other = Editor(browser, server, **{"Comfy.VueNodes.Enabled": True})
     other.page.evaluate("(workflow) => app.loadGraphData(workflow)", workflow)
-    other.page.wait_for_selector(".lg-node:is([data-fast-compile-state=fused], [data-fast-compile-state=fast])", timeout=20_000)
+    other.page.wait_for_selector(".lg-node:is([data-fast-compile-state=fused], [data-fast-compile-state=fast])")
     other.close()
