@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .guards.notes import content_of
+from .live.reach import below
 from .thread_function import in_cell, in_table, one_recording
 
 if TYPE_CHECKING:
     from .recorder import Recorder
 
 _FUNCTIONS = {"sageattention": "sageattn", "sageattn3": "sageattn3", "spas_sage_attn": "spas_sage"}  #: how the names begin, by package
-_DEEPEST = 6
+_DEEPEST, _MOST = 8, 500  # of what functions of others lead to
 
 
 @contextmanager
@@ -56,23 +57,19 @@ def _known() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _cells(others: Sequence[Any], wanted: list[Any]) -> list[CellType]:
-    """Where functions close over one of those that are wanted, be it by way of others."""
+    """Where functions close over one of those that are wanted, be it by way of what else they lead to."""
     found: dict[int, CellType] = {}
-    waiting: list[tuple[Any, int]] = [(function, 0) for function in others]
+    waiting = [(function, 0) for function in others]
     seen: set[int] = set()
-    while waiting:
-        function, depth = waiting.pop()
-        function = getattr(function, "__func__", getattr(function, "func", function))  # of a method, of a partial
-        if type(function) is not FunctionType or id(function) in seen or depth > _DEEPEST:
+    while waiting and len(seen) < _MOST:
+        value, depth = waiting.pop()
+        if id(value) in seen or depth > _DEEPEST:
             continue
-        seen.add(id(function))
-        waiting += [(value, depth + 1) for value in vars(function).values()]
-        for cell in function.__closure__ or ():
-            content = content_of(cell)
-            if any(content is each for each in wanted):
-                found[id(cell)] = cell
-            else:
-                waiting.append((content, depth + 1))
+        seen.add(id(value))
+        if type(value) is FunctionType:
+            found.update((id(cell), cell) for cell in value.__closure__ or () if any(content_of(cell) is each for each in wanted))
+            waiting += [(each, depth + 1) for each in vars(value).values()]
+        waiting += [(each, depth + 1) for each in below(value)]
     return list(found.values())
 
 
