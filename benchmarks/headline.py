@@ -28,8 +28,8 @@ def table() -> str:
         ms = {row["provider"]: row["ms"] for row in unets if row["model"] == model}
         lines.append(f"| {model}, two prompts | {_cell(ms['eager'], ms['ours'])} |" + " |" * (len(FORMATS) - 1))
     for model in dict.fromkeys(row["model"] for row in quantised):
-        step = {(row["format"], row["variant"]): row["step_ms"] for row in quantised if row["model"] == model and row["loras"] == "0"}
-        lines.append(f"| {model} | {' | '.join(_cell(step[name, 'comfyui'], step[name, 'ours']) for name in FORMATS)} |")
+        by_format = {(row["format"], row["variant"]): row["step_ms"] for row in quantised if row["model"] == model and row["loras"] == "0"}
+        lines.append(f"| {model} | {' | '.join(_cell(by_format[name, 'comfyui'], by_format[name, 'ours']) for name in FORMATS)} |")
     about = quantised[0]
     return "\n".join([*lines, "", f"Measured on one {about['gpu']}, PyTorch {about['torch']}, {unets[0]['date']} and {about['date']}."])
 

@@ -38,7 +38,8 @@ from .programs.fusing import OverBudget, fuse
 from .programs.on_device import Devices, OnDevice
 from .programs.segmented import Unfinished
 from .quality.sensitivity import Sensitivity
-from .reporting.reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
+from .reporting.reason import PYTHON, reason_of, told
+from .reporting.reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY
 from .reporting.report import ModuleReport, SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store

@@ -43,12 +43,21 @@ class Call:
         self.module, self.forward, self.args, self.kwargs = module, forward, args, kwargs
         self.around = around or Surroundings(None, module)
         self._copied = eager is not None  # a host that has kept its own: nobody sees these arguments again
-        self.eager = eager or self.run
+        self._eager = eager  # not ``self.run`` in its place: what refers to itself is freed late
         self.collecting = gc.isenabled()  # asked by code of ours: inside another's recorded call that isn't the model's
 
     def run(self) -> Any:
         """The forward with these arguments."""
         return self.forward(*self.args, **self.kwargs)
+
+    @property
+    def eager(self) -> Callable[[], Any]:
+        """Runs the forward with all that the host passed."""
+        return self._eager or self.run
+
+    @eager.setter
+    def eager(self, instead: Callable[[], Any]) -> None:
+        self._eager = instead
 
     def sign(self) -> Signature:
         """Make the call's signature.
@@ -59,7 +68,6 @@ class Call:
         self.signature = self._signature()
         return self.signature
 
-    @property
     def writes_arguments(self) -> bool:
         """Whether the containers among the arguments hold something else than when the call was signed."""
         if self._copied:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..reporting.reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS
 from .call import Call
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
@@ -109,7 +110,7 @@ class Tracer:
             trace = replace(trace, passing=True, cut=True)
         elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
             trace = Untraceable(LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"), passing=True, cut=True)
-        elif isinstance(trace, Trace) and call.writes_arguments:
+        elif isinstance(trace, Trace) and call.writes_arguments():
             trace = Untraceable(WRITES_ARGUMENTS())
         if isinstance(trace, Untraceable) and not trace.cut and self._suspected(signature, trace, around):
             trace = replace(trace, passing=True, cut=True)

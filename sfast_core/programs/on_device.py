@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from ..capture import Signature, Surroundings, TakenIn, difference, other_setting
-from ..reporting.reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS, Reason
+from ..reporting.reason import Reason
+from ..reporting.reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS
 from ..reporting.report import ModuleReport
 from ..runtime.any_store import Store
 from ..runtime.backoff import Backoff

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from ..version import VERSION
-from .reasons import PYTHON, Reason
+from .reason import PYTHON, Reason
 from .translated import Say, english
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class ModuleReport:
         reasons: why eager, how often.
         answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
         left_out: why it isn't compiled at all, or None.
-        host: who reads it, one of :data:`.reasons.HOSTS`.
+        host: who reads it, one of :data:`.reason.HOSTS`.
         times: how many times faster than without us a benchmark has measured it here, by signature.
         pixels: to a side, for each of its input's; 0 where that isn't known.
     """

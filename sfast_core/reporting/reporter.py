@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from .reasons import OUT_OF_MEMORY, told
+from .reason import told
+from .reasons import OUT_OF_MEMORY
 from .report import ModuleReport, SignatureReport
 
 log = logging.getLogger("fast_compile")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import chinese
-from .reasons import KINDS, Reason, told
+from .reason import Reason, told
+from .reasons import KINDS
 
 Say = Callable[..., str]  #: ``say(line, **fields)``
 LANGUAGES = {"zh": chinese}

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...engine import Engine
 from ...quality.levels import EXACT
-from ...reporting.reasons import told
+from ...reporting.reason import told
 from ...reporting.report import SignatureReport
 from ...reporting.translated import said
 from .prompts import Prompt, running

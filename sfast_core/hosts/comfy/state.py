@@ -18,7 +18,8 @@ from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...machine.forks import renew_in_children
-from ...reporting.reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
+from ...reporting.reason import COMFY, told
+from ...reporting.reasons import NODE_REPLACES, NOT_HOOKED, PAST_NODE
 from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
 from ..fallback import with_fallback

@@ -46,6 +46,8 @@ class Accelerator:
         Args:
             enabled: whether this one is to be accelerated. If not, weights and memory are given back.
         """
+        if self._sampling is not None:
+            self._sampling.end()
         self._sampling = None
         self.end()
         self._picture = LastPicture(enabled, self.report().modules)
@@ -98,8 +100,12 @@ class Accelerator:
         except Exception as error:
             log.warning("Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True)
 
-    def before_step(self) -> None:
-        """The webui is about to call the model. Where the step before went past our forward, this is put over what came in between."""
+    def before_step(self, steps: int | None = None) -> None:
+        """The webui is about to call the model. Where the step before went past our forward, this is put over what came in between.
+
+        Args:
+            steps: how many the sampling has, where the webui says so.
+        """
         try:
             sampling = self._sampling
             if sampling is None:
@@ -107,15 +113,17 @@ class Accelerator:
             if sampling.missed() and sampling.sd_model is not None:
                 self.attach(sampling.sd_model, self._config)
             if self._sampling is not None:
-                self._sampling.step()
+                self._sampling.step(steps)
         except Exception:
             log.debug("Fast Compile: before a step", exc_info=True)
 
     def _sampled(self) -> None:
         """The sampling before is over: where no step of it came here, that is said."""
         sampling, self._sampling = self._sampling, None
-        if sampling is not None and sampling.missed() and not was_ended():
-            sampling.say()
+        if sampling is not None:
+            sampling.end()
+            if sampling.missed() and not was_ended():
+                sampling.say()
 
     def end(self) -> None:
         """The generation has ended: the forwards that were there are put back."""

@@ -37,7 +37,7 @@ class Editor:
         for name, value in {**SETTINGS, "Comfy.VueNodes.Enabled": False, "Comfy.ColorPalette": "dark", **settings}.items():
             server.post(f"/api/settings/{name}", value)
         self.page = browser.new_page(viewport={"width": 1280, "height": 800})
-        self.page.set_default_timeout(180_000)  # a busy machine
+        self.page.set_default_timeout(300_000)
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
         self.page.on("console", lambda message: self.errors.append(message.text) if "fast_compile" in message.text else None)
@@ -67,7 +67,7 @@ class Editor:
             self.page.evaluate("() => { app.graph.nodes.find((node) => node.type === 'KSampler').widgets[0].value += 1; }")
         self.page.evaluate(WATCH)
         self.page.evaluate("() => window.app.queuePrompt(0)")
-        self.page.wait_for_function("() => window.seen.at(-1)?.includes('it/s')", timeout=120_000)
+        self.page.wait_for_function("() => window.seen.at(-1)?.includes('it/s')")
         found: list[str] = self.page.evaluate("window.seen")
         return found
 
