@@ -8,7 +8,8 @@ import string
 import pytest
 
 from sfast_core.reporting import chinese
-from sfast_core.reporting.reasons import COMFY, HOOKS, KINDS, NO_GPU, TOO_MANY, Reason
+from sfast_core.reporting.reason import COMFY, Reason
+from sfast_core.reporting.reasons import HOOKS, KINDS, NO_GPU, TOO_MANY
 from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
 from sfast_core.reporting.translated import reason, said, speaker
 
