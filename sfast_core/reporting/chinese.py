@@ -55,6 +55,7 @@ SENTENCES: dict[str, str] = {
     "failed": "融合后的 forward 失败：{error}",
     "out-of-memory": "显存不足",
     "not-there": "权重 {weight} 在 {where} 上，而不在 {device} 上",
+    "brought": "{name} 读取一个在 {where} 上而不在 {device} 上的张量",
     "partly-away": "{why}，并且它的一部分不在 {device} 上",
     "beside": "就在此刻，这个模型也在不经过 Fast Compile 的情况下运行",
     "computed": "它的层在每次调用时计算权重（{kind} 这样做）",
