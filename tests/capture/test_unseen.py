@@ -31,22 +31,17 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, smooth_k: bool 
     return (o, o.sum()) if more.get("return_lse") else o  # type: ignore[return-value]
 
 
-def imported(monkeypatch: pytest.MonkeyPatch, package: str, name: str) -> Attention:
-    """The function, as a package's that has been imported."""
-    there = ModuleType(package)
-    setattr(there, name, attention)
-    monkeypatch.setitem(sys.modules, package, there)
-    return attention
+@pytest.fixture(autouse=True)
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A package that has been imported, and whose function this file has by its name, as hosts do."""
+    there = ModuleType("sageattention")
+    there.sageattn = attention  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sageattention", there)
+    yield there
+    assert there.sageattn is attention and sageattn is attention  # type: ignore[attr-defined]
 
 
-@pytest.fixture
-def sageattn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Attention]:
-    """In another file, too, which has it by name."""
-    user = ModuleType("a_host")
-    monkeypatch.setitem(sys.modules, "a_host", user)
-    user.sageattn = imported(monkeypatch, "sageattention", "sageattn")  # type: ignore[attr-defined]
-    yield user.sageattn  # type: ignore[attr-defined]
-    assert user.sageattn is attention  # type: ignore[attr-defined]
+sageattn: Attention = attention
 
 
 class Layer(nn.Module):
@@ -58,8 +53,7 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).chunk(3, dim=-1)
-        name = next(name for name in ("a_host", "another") if name in sys.modules)
-        found = sys.modules[name].sageattn(q, k, v, **self.options)
+        found = sageattn(q, k, v, **self.options)
         return x + (found[0] * found[1] if isinstance(found, tuple) else found)
 
 
@@ -72,17 +66,18 @@ def run(net: nn.Module, calls: int = 6, autocast: bool = False) -> CompiledModul
     return fast
 
 
-def test_a_known_function_is_one_call_of_the_graph(sageattn: Attention) -> None:
+def test_a_known_function_is_one_call_of_the_graph() -> None:
     fast = run(nn.Sequential(Layer(), nn.Linear(8, 8), Layer(smooth_k=False)), calls=4)
     (signature,) = fast.engine.report.signatures
     assert fast.engine.report.calls == {"traced": 1, "fused": 3} and not signature.live, fast.engine.report.text()
 
 
-def test_it_is_also_where_a_function_of_others_closes_over_it(sageattn: Attention) -> None:
+def test_it_is_also_where_a_function_of_others_closes_over_it() -> None:
     """As KJNodes' override, whose function of functions does."""
+    known = attention
 
     def wrapped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return sageattn(q, k, v, smooth_k=False).to(q.dtype)
+        return known(q, k, v, smooth_k=False).to(q.dtype)
 
     def override(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
         return wrapped(q, k, v)
@@ -92,31 +87,22 @@ def test_it_is_also_where_a_function_of_others_closes_over_it(sageattn: Attentio
     assert calls == {"traced": 1, "fused": 3} and host.last == (1, 0), host.engine.report.text()
 
 
-def test_another_function_in_its_place_is_another_trace(sageattn: Attention) -> None:
+def test_another_function_in_its_place_is_another_trace() -> None:
     net = nn.Sequential(Layer(), nn.Linear(8, 8)).eval()
     fast, x = compile(net, CompileConfig(allow_cpu=True)), torch.randn(2, 4, 8)
-    with torch.inference_mode():
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patched:
         fast(x)
-        before = sys.modules["a_host"].sageattn
-        sys.modules["a_host"].sageattn = lambda q, k, v: q + k  # type: ignore[attr-defined]
-        try:
-            torch.testing.assert_close(fast(x), type(net).forward(net, x))
-        finally:
-            sys.modules["a_host"].sageattn = before  # type: ignore[attr-defined]
+        patched.setitem(globals(), "sageattn", lambda q, k, v: q + k)
+        torch.testing.assert_close(fast(x), type(net).forward(net, x))
     assert fast.engine.report.calls["traced"] == 2, fast.engine.report.text()
 
 
 @pytest.mark.parametrize("how", ["more results", "autocast", "another library"])
-def test_what_is_not_known_so_runs_live(how: str, sageattn: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_known_so_runs_live(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no more than the layer that it is in: else the model would run as it was."""
-    options = {}
     if how == "another library":
-        monkeypatch.setitem(sys.modules, "another", sys.modules.pop("a_host"))
         monkeypatch.delitem(sys.modules, "sageattention")
-    elif how == "more results":
-        options = {"return_lse": True}
+    options = {"return_lse": True} if how == "more results" else {}
     fast = run(nn.Sequential(nn.Linear(8, 8), Layer(**options), nn.Linear(8, 8)), autocast=how == "autocast")
     (signature,) = fast.engine.report.signatures
     assert fast.engine.report.calls["fused"] >= 4 and len(signature.live) == 1, fast.engine.report.text()
-    if how == "another library":
-        sys.modules["a_host"] = sys.modules["another"]
