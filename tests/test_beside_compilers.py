@@ -123,6 +123,21 @@ def test_values_of_other_transforms(handle: CompiledModule) -> None:
     fused(handle)
 
 
+def test_a_gradient_with_respect_to_weights_that_lie_otherwise_for_us() -> None:
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.SiLU()).requires_grad_(False)
+    twin, handle, x = copy.deepcopy(net), compile(net, CompileConfig(allow_cpu=True)), torch.randn(1, 4, 6, 6)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(handle(x), twin(x))
+
+    def gradient(of: nn.Module) -> dict[str, torch.Tensor]:
+        return torch.func.grad(lambda weights: torch.func.functional_call(of, weights, (x,)).sum())(dict(of.named_parameters()))
+
+    torch.testing.assert_close(gradient(net), gradient(twin))
+    with torch.no_grad():
+        torch.testing.assert_close(handle(x), twin(x))
+
+
 def test_modes_that_watch_see_every_operator(handle: CompiledModule) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode

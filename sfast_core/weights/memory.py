@@ -36,6 +36,8 @@ def is_shared(tensor: torch.Tensor, made_here: bool = False) -> bool:
         tensor: lies in a storage of its own, as far as nobody else does.
         made_here: the storage is a :func:`parts` one, which can't be resized as one that an array was made of can't.
     """
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # as a transform of functions puts one in a weight's place: it stands for another's memory
+        return True
     storage, (_, alone) = tensor.untyped_storage(), nobody_else()
     if (not made_here and not storage.resizable()) or (tensor.device.type == "cpu" and storage.is_shared()):
         return True
