@@ -103,6 +103,8 @@ class Tracer:
             if recorded.around is not None and recorded.around.inside:
                 error.passing = self._may_cut() and self.live.add(module, recorded.around.inside, reason_of(error), error.guard)
             raise
+        if isinstance(trace, Trace) and (states := getattr(recorded.forward, "states", None)) is not None:
+            trace = replace(trace, outputs=replace(trace.outputs, states=states(result, signature.tensors)))
         self.words |= reads.words
         if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
             recorded.around.mentioned |= mentioned
