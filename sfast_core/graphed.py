@@ -229,10 +229,17 @@ class GraphedProgram:
         for cls, then in zip(self._classes_now(), self._classes, strict=True):
             if cls is not then:
                 raise WeightsChanged(f"a weight is a {cls.__name__} now, it was a {then.__name__}")
+        if list(self._registered_now()) != self._registered:
+            raise WeightsChanged("a parameter is a buffer now, or a buffer a parameter")
         return weights
 
     def _note_kinds(self, weights: list[torch.Tensor]) -> None:
         self._kinds, self._classes = list(map(kind_of_weight, weights)), list(self._classes_now())
+        self._registered = list(self._registered_now())
+
+    def _registered_now(self) -> Iterator[bool]:
+        """Whether a weight is among its module's parameters."""
+        return (ref.table() is ref.module().__dict__.get("_parameters") for source in self.program.weights for ref in source.refs)
 
     def _classes_now(self) -> Iterator[type]:
         """A plain tensor in a parameter's place, as ``functional_call`` puts it there for a call, is none of another class."""
@@ -316,3 +323,4 @@ class GraphedProgram:
         self._report.captures += 1
         self._report.graph_bytes = self._captured.bytes
         self._report.capture_s += time.perf_counter() - start
+        self._reporter.ready(self._report)

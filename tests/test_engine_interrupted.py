@@ -25,7 +25,7 @@ CORE = str(Path(sfast_core.__file__).parent)
 TORCH = Path(torch.__file__).parent
 #: Whose functions are interrupted: our own and those behind the ``with`` blocks. What a host raises itself comes from its own code.
 OURS = (CORE, contextmanager.__code__.co_filename, torch.no_grad.__init__.__code__.co_filename, str(TORCH / "overrides.py"))
-HOSTS = (*(str(TORCH / "nn" / "modules" / name) for name in ("conv.py", "linear.py", "normalization.py")), str(Path(__file__).with_name("models.py")), str(Path(CORE) / "reporter.py"))
+HOSTS = (*(str(TORCH / "nn" / "modules" / name) for name in ("conv.py", "linear.py", "normalization.py")), str(Path(__file__).with_name("models.py")), str(Path(CORE) / "reporting" / "reporter.py"))
 
 
 class HostStops(Exception):

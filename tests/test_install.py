@@ -149,7 +149,7 @@ def test_without_a_gpu_nothing_is_built(pack: Pack) -> None:
 def test_a_failing_pip_costs_one_line(pack: Pack) -> None:
     (pack.root / "requirements.txt").write_text("json\nno-such-package-as-this\n")
     out, _ = pack.run()
-    assert "Fast Compile: installing no-such-package-as-this ..." in out and "json" not in out
+    assert "Fast Compile: installing no-such-package-as-this (once; it may take a minute) ..." in out and "json" not in out
     assert "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this)" in out
 
 
@@ -158,7 +158,7 @@ def test_a_download_that_failed_is_not_tried_again_at_every_start(pack: Pack) ->
     def tried(*options: str, **more: str) -> bool:
         out, _ = pack.run(*options, **more)
         assert "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this" in out
-        again = "installing no-such-package-as-this ..." in out
+        again = "installing no-such-package-as-this (once" in out
         assert ("tried before, and again a day later or by python install.py --retry" in out) is not again
         return again
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from ..engine import Engine
-from ..reporting.reasons import PYTHON
+from ..reporting.reason import PYTHON
 from ..reporting.report import ModuleReport
 from .fallback import with_fallback
 from .hook import Hook

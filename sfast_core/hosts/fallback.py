@@ -8,7 +8,7 @@ from typing import Any
 
 from ..capture import CaptureError
 from ..engine import Engine
-from ..reporting.reasons import reason_of
+from ..reporting.reason import reason_of
 
 log = logging.getLogger("fast_compile")
 

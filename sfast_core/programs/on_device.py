@@ -1,16 +1,19 @@
-"""What an engine has on one device: what became of each signature there, and when to try again what went wrong."""
+"""What an engine has on one device, and on all of them: what became of each signature there, and when to try again what went wrong."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from ..capture import Signature, Surroundings, TakenIn, difference, other_setting
-from ..reporting.reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS, Reason
+from ..reporting.reason import Reason
+from ..reporting.reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS
 from ..reporting.report import ModuleReport
+from ..runtime.any_store import Store
 from ..runtime.backoff import Backoff
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.recompile_limit import RecompileLimit
@@ -134,3 +137,81 @@ class OnDevice:
                 do()
             finally:
                 self.lock.release()
+
+
+class Devices:
+    """What an engine has on each device that calls ran on, and how the module's weights lie for all of them.
+
+    Args:
+        report: of the module.
+        store: of its weights.
+        graphs_of: a device's graphs; None where nothing is captured.
+
+    Attributes:
+        last: where the last call ran.
+    """
+
+    def __init__(self, report: ModuleReport, store: Store, graphs_of: Callable[[torch.device], DeviceGraphs | None]) -> None:
+        self._report, self._store, self._graphs_of = report, store, graphs_of
+        self._each: dict[torch.device, OnDevice] = {}
+        self.last: OnDevice | None = None
+
+    def __iter__(self) -> Iterator[OnDevice]:
+        return iter(list(self._each.values()))
+
+    def at(self, device: torch.device) -> OnDevice:
+        """What there is on this device, which by that is the one of the last call."""
+        on = self._each.get(device)
+        if on is None:
+            on = self._each.setdefault(device, OnDevice(device, self._graphs_of(device), self._report))
+        if on is not self.last:
+            for other in self:  # the module may have moved: what graphs have elsewhere is of no use before it is back
+                if other is not on:
+                    other.release_unreadable()
+            self.last, self._report.device = on, str(device)
+            self._store.lock = on.lock
+        return on
+
+    def renew(self) -> None:
+        """In a forked child: nothing of the parent's is there."""
+        self._each, self.last = {}, None
+
+    def reset(self) -> None:
+        """Forget all signatures and release their graphs."""
+        for on in self:
+            with on.lock:
+                on.reset()
+
+    def release_graphs(self) -> None:
+        """Release the graphs, and give back what lies beside weights."""
+        for on in self:
+            with on.lock:
+                on.entries.release()
+                self._drop_copies()
+
+    def restore(self) -> None:
+        """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
+        with ExitStack() as locks:
+            for on in sorted(self, key=lambda on: str(on.device)):  # in one order: two threads may do this
+                locks.enter_context(on.lock)
+                on.entries.release()
+            self._lay_out_plainly()
+
+    def restore_unless_used(self) -> None:
+        """Where nothing needs the weights laid out anew, eager gives the very bits that it gave before."""
+        if not any(on.entries.programs() for on in self):
+            self._lay_out_plainly()
+
+    def make_room(self, on: OnDevice) -> int:
+        """Give back what a device's graphs hold, and what lies beside weights. Returns the graphs' bytes."""
+        self._drop_copies()
+        return on.make_room()
+
+    def _drop_copies(self) -> None:
+        """Give back what lies beside weights. A later call makes it anew."""
+        self._store.copies.drop()
+        self._report.copied_bytes = 0
+
+    def _lay_out_plainly(self) -> None:
+        self._store.restore()
+        self._report.adopted_bytes = self._report.copied_bytes = 0

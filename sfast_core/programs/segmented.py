@@ -12,7 +12,8 @@ import torch
 from ..capture import AnotherStructure, Surroundings, autocast_off
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
-from ..reporting.reasons import FINISHED, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import FINISHED
 from ..runtime.captured_segments import CapturedSegments, Evicted
 from ..runtime.graphs import in_use
 from ..runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
@@ -197,6 +198,7 @@ class SegmentedProgram(GraphedProgram):
         self._report.captures += 1
         self._report.graph_bytes = segments.bytes
         self._report.capture_s += time.perf_counter() - start - around.seconds
+        self._reporter.ready(self._report)
         return results
 
     def _failed(self, error: BaseException, weights: list[torch.Tensor | Arriving]) -> None:

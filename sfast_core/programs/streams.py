@@ -5,9 +5,9 @@ Which they are is a property of a call, not of the trace: the same program serve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -19,16 +19,15 @@ from ..runtime.instructions import Function, run_all
 from ..runtime.program import Program
 from ..runtime.segments import Body, RunStretch, Stretch
 from ..runtime.streaming.copier import copier_for
-from ..runtime.streaming.kept import SMALL_BYTES, Kept
+from ..runtime.streaming.kept import Kept
 from ..runtime.streaming.ring import Ring
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving
+from .kept_copies import Given, KeptCopies, Part, ring_share
 
 Tensors = Sequence[torch.Tensor]
-Given: TypeAlias = "torch.Tensor | Arriving"  #: a weight that is there, or one to be brought
 _FREE_PART = 4  # of what is free, the ring may take the part of one in so many
 _MOST_BYTES = 2 << 30  # of the ring, where nobody says: more are ahead of any instruction by then than copies can catch up with
-_KEPT_PART = 2  # of what weights may take, copies that are kept may take the part of one in so many
 _UNKNOWN_BYTES = 1 << 30  # where it isn't known what is free
 
 
@@ -53,9 +52,7 @@ class Streams:
         self._refused: str | None = None  # why what the host computes can't be captured
         self._in_graph = False  # whether the graph that was prepared last reads weights that are away
         self._brings = False  # whether it brings any of them itself
-        self._kept: Kept | None = None  # what holds the others,
-        self._kept_at: dict[int, int] = {}  # where it reads them, by number,
-        self._period: Hashable = None  # and in which period they were copied
+        self._kept = KeptCopies(program.weights, store, device, graphs)  # what holds the others
         self._watch: Callable[[], bool] | None = None  # likewise what tells that the host does with them what it did then
 
     # -- a program in one piece ------------------------------------------------------------------------------------------
@@ -170,92 +167,33 @@ class Streams:
     def keep(self, weights: Sequence[Given], budget_bytes: int | None) -> list[Given]:
         """To be captured are these; some of which, as copies that stay on the device as long as the host says that nobody writes to them."""
         self._prepare(weights)
-        before, self._kept, self._kept_at, self._period, given = self._kept, None, {}, self._store.period(), list(weights)
-        if self._in_graph and self._period is not None and self._graphs is not None:
-            kept = self._kept = self._copies(self._graphs)
-            for index in self._to_keep(kept, weights, self._whole_budget(budget_bytes), self._graphs):
-                weight = weights[index]
-                assert isinstance(weight, Arriving)
-                given[index] = tensor = kept.tensor(weight, self._device, self._period, self._graphs.backend.synchronise)
-                self._kept_at[index] = tensor.data_ptr()
-        self._let_go(before)
+        given = list(weights)
+        parts = self._parts(weights) if self._in_graph else []
+        self._kept.keep(given, parts, self._whole_budget(budget_bytes) if parts else 0, self)
         self._brings = _any_arriving(given)
         return given
 
-    def _to_keep(self, kept: Kept, weights: Sequence[Given], whole: int, graphs: DeviceGraphs) -> list[int]:
-        """Which weights shall stay, by number: those that do already, those for which the ring would be too large, small ones, those that are read first."""
-        parts, share = self._parts(weights), _share(whole)
-        sizes = {numbers[place]: weight.nbytes for _, brought, numbers in parts for place, weight in brought.items()}
-        order = list(dict.fromkeys(numbers[place] for streamed, brought, numbers in parts for place in streamed.order(brought)))
-        chosen = [index for index in order if self._program.weights[index] in kept]
-
-        def ring(*more: int) -> int:
-            without = {*chosen, *more}
-            rests = ((streamed, {place: each for place, each in brought.items() if numbers[place] not in without}) for streamed, brought, numbers in parts)
-            return max((streamed.least(rest) for streamed, rest in rests), default=0)
-
-        held = sum(sizes[index] for index in chosen)
-        for index in sorted(set(order) - set(chosen), key=lambda index: -sizes[index]):
-            if ring() <= share or held + sizes[index] + ring(index) > whole:
-                break
-            chosen.append(index)
-            held += sizes[index]
-        graphs.release_ring(self, share)
-        room = whole - max(ring(), share, graphs.ring_bytes)
-        for index in sorted(order, key=lambda index: sizes[index] > SMALL_BYTES):
-            if index not in chosen and held + sizes[index] <= room:
-                chosen.append(index)
-                held += sizes[index]
-        return chosen
-
-    def _copies(self, graphs: DeviceGraphs) -> Kept:
-        """The store's."""
-        kept = self._store.kept
-        if kept is None or not kept.alive:
-            kept = self._store.kept = Kept()
-            graphs.hold(kept, self._store)
-        graphs.touch(kept)
-        kept.users.add(self)
-        return kept
-
-    def _still_kept(self, weights: Sequence[Given]) -> bool:
-        """Whether the copies that the graph reads are where it reads them. If another period has begun, they are made anew there."""
-        period = self._store.period()
-        if (period is None) != (self._period is None):
-            return False
-        if self._kept_at:
-            if self._kept is None or not self._kept.alive or self._graphs is None:
-                return False
-            for index, address in self._kept_at.items():
-                weight = weights[index]
-                if not isinstance(weight, Arriving) or self._kept.address(weight.weight) != address:
-                    return False
-                if self._kept.tensor(weight, self._device, period, self._graphs.backend.synchronise).data_ptr() != address:
-                    return False
-        self._period = period
-        return True
-
-    def _parts(self, weights: Sequence[Given]) -> list[tuple[Streamed, dict[int, Arriving], dict[int, int]]]:
-        """What is run by a schedule each: its own weights that are away, by place, and their numbers among all."""
+    def _parts(self, weights: Sequence[Given]) -> list[Part]:
         body = self._program.body
         if body is None:
             function = self._function()
             places = function.given[len(function.given) - len(weights) - len(self._program.constants) :][: len(weights)]
             numbers = {place: index for index, place in enumerate(places)}
-            return [(self._of(function, function), {place: weight for place, i in numbers.items() if isinstance(weight := weights[i], Arriving)}, numbers)]
+            brought = {place: weight for place, index in numbers.items() if isinstance(weight := weights[index], Arriving)}
+            return [Part(self._of(function, function), brought, numbers)]
         stretches = [(inner, part, _brought_in(inner, part, weights)) for inner, part in _all_stretches(body)]
-        return [(self._of_stretch(inner, part), brought, dict(inner.kept)) for inner, part, brought in stretches if brought]
+        return [Part(self._of_stretch(inner, part), brought, dict(inner.kept)) for inner, part, brought in stretches if brought]
 
     # The graph that was prepared last:
 
     @property
     def memory(self) -> list[Ring | Kept]:
         """What it reads beside its own: it mustn't go before that has been replayed."""
-        return [each for each in (self._ring if self._brings else None, self._kept) if each is not None]
+        return [each for each in (self._ring if self._brings else None, self._kept.copies) if each is not None]
 
     def ready(self) -> bool:
         """Whether the memory is there that it brings weights to."""
-        return (not self._brings or (self._ring is not None and self._ring.alive)) and (not self._kept_at or (self._kept is not None and self._kept.alive))
+        return (not self._brings or (self._ring is not None and self._ring.alive)) and self._kept.alive
 
     def readable(self) -> bool:
         """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is pinned still."""
@@ -263,11 +201,11 @@ class Streams:
 
     def same(self) -> bool:
         """Whether the host does to weights what it did when it was prepared."""
-        return (self._watch is None or self._watch()) and (not self._in_graph or self._store.period() == self._period)
+        return (self._watch is None or self._watch()) and (not self._in_graph or self._store.period() == self._kept.period)
 
     def still(self, weights: Sequence[Given]) -> bool:
         """Whether it does for these, which lie where those did that it was prepared for. Then what the host does is what it does from now on."""
-        if self.why_not_captured(weights) is not None or self._functions != _functions(weights) or not self._still_kept(weights):
+        if self.why_not_captured(weights) is not None or self._functions != _functions(weights) or not self._kept.still(weights):
             return False
         self._prepare(weights)
         return True
@@ -285,15 +223,7 @@ class Streams:
     def release(self) -> None:
         """It is gone."""
         self._in_graph, self._brings, self._watch, self._pinned, self._functions = False, False, None, None, []
-        kept, self._kept, self._kept_at, self._period = self._kept, None, {}, None
-        self._let_go(kept)
-
-    def _let_go(self, kept: Kept | None) -> None:
-        """Its graph doesn't read these copies any more. They go with the last that does."""
-        if kept is not None and kept is not self._kept and self._graphs is not None:
-            kept.users.discard(self)
-            if not kept.users:
-                self._graphs.release(kept)
+        self._kept.release()
 
     # --------------------------------------------------------------------------------------------------------------------
 
@@ -330,7 +260,7 @@ class Streams:
     def _budget(self, budget_bytes: int | None) -> int:
         """What the ring may take: the same as long as it is there, so that a graph finds the schedule for which it was prepared."""
         whole = self._whole_budget(budget_bytes)  # a share of it also where nothing is kept: all share one ring, and a larger one brings next to nothing
-        return min(_share(whole), max(0, whole - (self._kept.bytes if self._kept is not None else 0)))
+        return min(ring_share(whole), max(0, whole - self._kept.bytes))
 
     def _whole_budget(self, budget_bytes: int | None) -> int:
         """What the ring and what is kept may take."""
@@ -345,7 +275,7 @@ class Streams:
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         self._report.streamed_bytes = sum(weight.nbytes for weight in arriving) if moved is None else moved
         self._report.ring_bytes = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
-        self._report.kept_bytes = self._kept.bytes if self._kept is not None else 0
+        self._report.kept_bytes = self._kept.bytes
 
 
 class _Used:
@@ -359,11 +289,6 @@ class _Used:
 
     def __exit__(self, *_: object) -> None:
         self._backend.leave()
-
-
-def _share(whole: int) -> int:
-    """The ring's of what weights may take."""
-    return whole - whole // _KEPT_PART
 
 
 def _copied_beside(source: torch.Tensor) -> bool:

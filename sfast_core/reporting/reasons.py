@@ -5,111 +5,9 @@ From this table come the report's words, the log's, the badge's and docs/trouble
 
 from __future__ import annotations
 
-import string
-from dataclasses import dataclass
+from .reason import HOSTS, REPORT, UNKNOWN, Advice, Kind
 
-COMFY, WEBUI, PYTHON = "comfy", "webui", "python"
-HOSTS = {COMFY: "ComfyUI", WEBUI: "A1111 and Forge", PYTHON: "Python"}
-
-
-class Reason(str):
-    """A reason: a sentence's end, as it is said behind "because", that knows its kind. It is equal to, and prints as, its sentence.
-
-    Attributes:
-        code: of its kind, as reports that are kept have it.
-    """
-
-    code: str
-
-    def __new__(cls, sentence: str, code: str = "") -> Reason:
-        """``code``: empty for a reason of which nothing more is known."""
-        made = super().__new__(cls, sentence)
-        made.code = code
-        return made
-
-    def advice(self, host: str) -> str:
-        """What the user of this host can do about it, a clause without a full stop."""
-        return KINDS[self.code].advice(host)
-
-    def also(self, sentence: str) -> Reason:
-        """Another sentence for the same reason."""
-        return Reason(sentence, self.code)
-
-
-def told(reason: str) -> Reason:
-    """A reason that may have been given as plain words."""
-    return reason if isinstance(reason, Reason) else Reason(reason)
-
-
-def reason_of(error: BaseException) -> Reason:
-    """The reason that an error was raised with, or its message."""
-    first = error.args[0] if error.args else None
-    return first if isinstance(first, Reason) else Reason(str(error))
-
-
-@dataclass(frozen=True, eq=False)
-class Advice:
-    """What the user can do where that depends on the host: clauses without a full stop.
-
-    Attributes:
-        name: what the documents call it.
-        python: without a host, in a script.
-        comfy: in ComfyUI.
-        webui: in A1111 and Forge; None is as in ComfyUI.
-    """
-
-    name: str
-    python: str
-    comfy: str
-    webui: str | None = None
-
-    def of(self, host: str) -> str:
-        """That of this host; of one that isn't known here, as in a script."""
-        return {COMFY: self.comfy, WEBUI: self.webui or self.comfy}.get(host, self.python)
-
-    def row(self) -> str:
-        """Its row in the documents."""
-        return f"| {self.name} | {' | '.join(_sentence(self.of(host)) for host in HOSTS)} |"
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """One kind of reasons. Called with what is particular to one, it gives that :class:`Reason`.
-
-    Attributes:
-        code: its name, which doesn't change.
-        sentence: with fields in braces.
-        means: what it is, a sentence.
-        do: what the user can do, a clause, or by host.
-    """
-
-    code: str
-    sentence: str
-    means: str
-    do: str | Advice
-
-    def __call__(self, **about: object) -> Reason:
-        return Reason(self.sentence.format(**about), self.code)
-
-    def because(self, why: str, **about: object) -> Reason:
-        """One with a reason of its own, ``why``: where that is of a kind, what can be done is what that says."""
-        return Reason(self.sentence.format(why=why, **about), told(why).code or self.code)
-
-    def advice(self, host: str) -> str:
-        """What the user of this host can do."""
-        return self.do if isinstance(self.do, str) else self.do.of(host)
-
-    def row(self) -> str:
-        """Its row in the documents."""
-        words = "".join(text + ("" if field is None else "…") for text, field, _, _ in string.Formatter().parse(self.sentence))
-        return f"| {f'`{words}`' if self.code else words} | {self.means} | {_sentence(self.do) if isinstance(self.do, str) else f'*{self.do.name}*'} |"
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}."
-
-
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, Kind] = {UNKNOWN.code: UNKNOWN}
 
 
 def _kind(code: str, sentence: str, means: str, do: str | Advice) -> Kind:
@@ -125,7 +23,6 @@ def table() -> list[str]:
     return [head, "|---|---|---|", *(kind.row() for kind in kinds), "", second, "|---|---|---|---|", *(advice.row() for advice in by_host)]
 
 
-_REPORT = "please report it, with the text of the report"
 _NOTHING = "nothing: what it makes is right, and this call is as fast as it was"
 _AGAIN = "nothing: it is traced again"
 _ONE_OF_TWO = "use one of the two"
@@ -154,7 +51,6 @@ _COMPUTES = Advice(
     "turn off the extension that wraps the weights where you don't need it",
 )
 
-UNKNOWN = _kind("", "anything else", "Nothing that is known to happen.", _REPORT)
 
 # -- the call and where it runs ------------------------------------------------------------------------------------------
 
@@ -167,7 +63,7 @@ EMPTY = _kind("empty", "an input is empty", "A batch of nothing.", _NOTHING)
 GRADIENTS = _kind(
     "gradients", "gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()",
     "The model is being trained, or called from a script.",
-    Advice("no gradients", "call it under torch.inference_mode()", f"nothing where you train it; else {_REPORT}"),
+    Advice("no gradients", "call it under torch.inference_mode()", f"nothing where you train it; else {REPORT}"),
 )
 OWN_GRAPH = _kind("own-graph", "the caller is capturing a CUDA graph of its own", "Somebody else captures this very call.", _NOTHING)
 JIT_TRACE = _kind("jit-trace", "torch.jit.trace is tracing it", "Another compiler reads what the model does.", _NOTHING)
@@ -268,7 +164,7 @@ OUTSIDE = _kind(
     "outside", "{origin} {asks}", "Code within the model reads what is outside of it and may be another at each call, such as a file or the clock.", _WHOSE
 )
 UNLIKE = _kind(
-    "unlike", "{name} asks for what an input, or a weight, isn't alike in at each call", "The model reads a tensor's version, address or storage.", _REPORT
+    "unlike", "{name} asks for what an input, or a weight, isn't alike in at each call", "The model reads a tensor's version, address or storage.", REPORT
 )
 OVERLAPPING = _kind(
     "overlapping", "{name} writes to one of two tensors that lie in one memory", "Code of others inside the model changes what it is handed twice.", _WHOSE
@@ -287,22 +183,25 @@ KEEPS_STATE = _kind(
 )
 READS_VALUE = _kind(
     "reads-value", "{name} reads a tensor's value into Python", "What the model does next depends on a value that is only known on the GPU.",
-    Advice("no values in Python", f"compute with tensors in its place (torch.where, masks), where the code is yours; else {_REPORT}", _REPORT),
+    Advice("no values in Python", f"compute with tensors in its place (torch.where, masks), where the code is yours; else {REPORT}", REPORT),
+)
+BROUGHT = _kind(
+    "brought", "{name} reads a tensor that is on {where}, not on {device}", "Code within the model brings a tensor from main memory at each call.", _WHOSE
 )
 NOT_READ = _kind(
     "not-read", "what steers it can't be read: {error}", "There is a module inside that isn't Python's, such as one of TorchScript's.",
     Advice("a module of Python's", "use the module that it was made of", _WHOSE.comfy, _WHOSE.webui),
 )
 NOT_TRACED = _kind(
-    "not-traced", "it can't be traced: {why}", "The model does what a record can't hold, such as returning something that is no tensor.", _REPORT
+    "not-traced", "it can't be traced: {why}", "The model does what a record can't hold, such as returning something that is no tensor.", REPORT
 )
 NOT_FUSED = _kind(
-    "not-fused", "it can't be fused: {error}: {why}", "The fused program failed, or its result was further from eager's than rounding explains.", _REPORT
+    "not-fused", "it can't be fused: {error}: {why}", "The fused program failed, or its result was further from eager's than rounding explains.", REPORT
 )
 OVER_BUDGET = _kind(
     "over-budget", "{why}, and the quality {quality} is to be nearer", "Products of 8 bits were chosen in another call, and cost more in this one.", _AGAIN
 )
-FAILED = _kind("failed", "the fused forward failed: {error}", "A kernel failed.", f"run `doctor`; {_REPORT}")
+FAILED = _kind("failed", "the fused forward failed: {error}", "A kernel failed.", f"run `doctor`; {REPORT}")
 
 # -- memory and weights --------------------------------------------------------------------------------------------------
 
@@ -324,7 +223,7 @@ WHICH_DTYPE = _kind("which-dtype", "the weight {weight} is computed at each use,
 COMPUTES = _kind("computes", "a {kind} computes its weight at each call", "Likewise.", _COMPUTES)
 NOT_UNDERSTOOD = _kind(
     "not-understood", "the weight {name} of a {kind} is not understood", "A format of weights that isn't known.",
-    f"take the file in another format (float16, bfloat16, fp8), or {_REPORT}",
+    f"take the file in another format (float16, bfloat16, fp8), or {REPORT}",
 )
 IN_A_FILE = _kind("in-a-file", "dynamic VRAM keeps a {kind} in a file", "The whole model doesn't fit, and a part of it isn't in main memory either.", _ROOM)
 ANOTHER_DTYPE = _kind(
@@ -335,7 +234,7 @@ PAGES_MOVED = _kind("pages-moved", "dynamic VRAM moved pages while they were fil
 NOT_PAGED = _kind("not-paged", "the weight {weight} isn't in dynamic VRAM's range", "ComfyUI hasn't loaded it yet.", "nothing: it is tried again")
 UNKNOWN_VRAM = _kind(
     "unknown-vram", "this version of dynamic VRAM is not understood", "ComfyUI's own memory library is another one than those that are known.",
-    f"start ComfyUI with --disable-dynamic-vram, and {_REPORT}",
+    f"start ComfyUI with --disable-dynamic-vram, and {REPORT}",
 )
 
 # -- VAEs, text encoders, ControlNets ------------------------------------------------------------------------------------
@@ -353,8 +252,8 @@ NOT_A_PICTURE = _kind(
     "not-a-picture", "its input has {shown}: VAEs of pictures, video and sound are accelerated", "The VAE is not one of those.", _NOTHING
 )
 NO_CLIP = _kind("no-clip", "it is no {known}: {why}", "A text encoder whose prompts differ in length.", _NOTHING)
-NO_HALVES = _kind("no-halves", "it has no encoder or decoder that is understood", "A VAE that is built in a way of its own.", _REPORT)
-OTHER_MODEL = _kind("other-model", "{what} is not understood", "A model that is built in a way of its own.", _REPORT)
+NO_HALVES = _kind("no-halves", "it has no encoder or decoder that is understood", "A VAE that is built in a way of its own.", REPORT)
+OTHER_MODEL = _kind("other-model", "{what} is not understood", "A model that is built in a way of its own.", REPORT)
 CONTROL_LORA = _kind(
     "control-lora", "a Control-LoRA makes its model anew for each sampling, and tracing that would take longer than it saves",
     "There is nothing that stays.", _NOTHING,
@@ -370,7 +269,7 @@ PAST_NODE = _kind(
     "Another node samples with options that it had copied before.", "put the node Apply Fast Compile in front of that node",
 )
 NO_MODULE = _kind("no-module", "its diffusion model is a {kind}, not a PyTorch module", "Another runtime, such as TensorRT's, computes it.", _ONE_OF_TWO)
-NOT_HOOKED = _kind("not-hooked", "nothing could be put in the place of its forward", "The log says why.", _REPORT)
+NOT_HOOKED = _kind("not-hooked", "nothing could be put in the place of its forward", "The log says why.", REPORT)
 
 # -- in A1111 and Forge --------------------------------------------------------------------------------------------------
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import platform
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from ..version import VERSION
-from .reasons import PYTHON, Reason
+from .reason import PYTHON, Reason
+from .translated import Say, english
 
 T = TypeVar("T")
 _TRIES = 5
+_SHAPE = re.compile(r"\[(\d+(?:, \d+)*)\]")
+_HOSTS = ("diffusers", "transformers")  # named where they are in use; applications name themselves
 _NAMED = 6  # functions that are named in one line
 
 
@@ -108,7 +113,9 @@ class ModuleReport:
         reasons: why eager, how often.
         answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
         left_out: why it isn't compiled at all, or None.
-        host: who reads it, one of :data:`.reasons.HOSTS`.
+        host: who reads it, one of :data:`.reason.HOSTS`.
+        times: how many times faster than without us a benchmark has measured it here, by signature.
+        pixels: to a side, for each of its input's; 0 where that isn't known.
     """
 
     name: str
@@ -122,6 +129,8 @@ class ModuleReport:
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: str | None = None
     host: str = PYTHON
+    times: dict[str, float] = field(default_factory=dict)
+    pixels: int = 0
 
     @property
     def graph_bytes(self) -> int:
@@ -139,24 +148,76 @@ class ModuleReport:
             "graph_bytes": self.graph_bytes,
         }
 
-    def text(self) -> str:
-        """A few lines to read."""
+    def verdict(self) -> str:
+        """Whether it is fast, in a few words."""
+        total = self.calls.total()
+        if not total:
+            return "nothing has run through it yet"
+        if 2 * self.calls["eager"] > total:
+            return "not fast"
+        mostly = "fast, but for some calls" if self.calls["eager"] else "fast"
+        return mostly if self.calls["replayed"] else f"{mostly}, without graphs" if self.calls["fused"] else "traced: fast from the next call on"
+
+    def lead_lines(self, say: Say = english) -> list[str]:
+        """What a person asks first: is it fast, by how much, what isn't and why, what can be done, and what memory it takes.
+
+        ``say``: in which language.
+        """
         if self.left_out is not None:
-            return f"{self.name} is left out: {self.left_out}"
-        lines = [f"{self.name} on {self.device or 'no device yet'}"]
-        lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
+            return [say("{name} is left out: {why}", name=self.name, why=self.left_out)]
+        lines = [say("{name} on {device}: {verdict}", name=self.name, device=self.device or say("no device yet"), verdict=say(self.verdict()))]
+        calls = ", ".join(say(f"{{count}} {path}", count=count) for path, count in self.calls.most_common())
+        lines.append(say("  calls: {calls}", calls=calls or say("none")))
+        for inputs, times in self.times.items():
+            line = "  {times} x as fast as without it, as the benchmark measured, for {size}"
+            lines.append(say(line, times=f"{times:.2f}", size=self.size(inputs, say)))
         for reason, count in self.reasons.most_common():
-            lines.append(f"  eager, {count}x: {reason}")
+            lines.append(say("  ran as before, {count}x: {reason}", count=count, reason=reason))
             if isinstance(reason, Reason):  # else one from the file of a version that knows others
-                lines.append(f"    what you can do: {reason.advice(self.host)}")
-        lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
-        copied = f", weights in 8 bits beside them {_megabytes(self.copied_bytes)}" if self.copied_bytes else ""
-        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}{copied}")
+                lines.append(say("    what you can do: {advice}", advice=reason.advice(self.host)))
+        lines += [say("  {count} more calls didn't run it: {who} answered in its place", who=who, count=count) for who, count in self.answered.most_common()]
+        copied = say(", weights in 8 bits beside them {size}", size=_megabytes(self.copied_bytes)) if self.copied_bytes else ""
+        memory = {"graphs": _megabytes(self.graph_bytes), "adopted": _megabytes(self.adopted_bytes), "copied": copied}
+        lines.append(say("  memory: graphs {graphs}, weights laid out anew {adopted}{copied}", **memory))
         if (quality := self.settings.get("quality", "exact")) != "exact":
-            lines.append(f"  quality: {quality}, as it is set; what was done is said for each size")
+            lines.append(say("  quality: {quality}, as it is set; what was done is said for each size", quality=quality))
+        return lines
+
+    def size(self, inputs: str, say: Say = english) -> str:
+        """A signature's inputs as a person has chosen them: pictures in pixels, prompts in tokens; the inputs where that isn't known."""
+        shapes = [[int(number) for number in shape.split(", ")] for shape in _SHAPE.findall(inputs)]
+        picture = next((shape for shape in shapes if len(shape) in (4, 5)), None)
+        if not self.pixels or picture is None:
+            return inputs
+        words = [f"{picture[-1] * self.pixels}x{picture[-2] * self.pixels}"]
+        words += [say("{count} latent frames", count=picture[2])] if len(picture) == 5 and picture[2] > 1 else []
+        words += [say("{count} at once", count=picture[0])] if picture[0] > 1 else []
+        words += [say("{count} tokens", count=shape[1]) for shape in shapes if len(shape) == 3][:1]
+        return ", ".join(words)
+
+    def size_lines(self, say: Say = english) -> list[str]:
+        """For each size in a line what became of it."""
+        lines = []
         for signature in self.signatures:
-            lines += _signature_lines(signature)
-        return "\n".join(lines)
+            ready = signature.trace_s + signature.rewrite_s + signature.capture_s
+            why = signature.eager_because
+            became = say("ran as before: {why}", why=why) if why else say("ready in {seconds} s", seconds=f"{ready:.1f}")
+            if signature.graph_bytes:
+                became += say(", graph {size}", size=_megabytes(signature.graph_bytes))
+            elif signature.not_captured_because:
+                became += say(", no graph: {why}", why=signature.not_captured_because)
+            calls = say(f"{{count}} {'call' if signature.calls == 1 else 'calls'}", count=signature.calls)
+            lines.append(say("  {size}: {calls}, {became}", size=self.size(signature.inputs, say), calls=calls, became=became))
+        return [self.name, *lines] if lines else []
+
+    def detail_lines(self) -> list[str]:
+        """All that is known of each size."""
+        lines = [line for signature in self.signatures for line in _signature_lines(signature, self.device.startswith("cuda"))]
+        return [self.name, *lines] if lines else []
+
+    def text(self) -> str:
+        """All of it to read."""
+        return "\n".join([*self.lead_lines(), *self.size_lines()[1:], *self.detail_lines()[1:]])
 
 
 @dataclass
@@ -170,10 +231,20 @@ class Report:
         """Plain data, for JSON."""
         return {"versions": self.versions, "modules": [module.as_dict() for module in self.modules]}
 
+    def parts(self, say: Say = english) -> dict[str, str]:
+        """To read, from what a person asks first to everything: ``lead``, ``sizes``, ``all``. The first two as ``say`` says them."""
+        shown = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return {
+            "lead": "\n".join(line for module in self.modules for line in module.lead_lines(say)),
+            "sizes": "\n".join(line for module in self.modules for line in module.size_lines(say)),
+            "all": "\n".join([shown, *(line for module in self.modules for line in module.detail_lines())]),
+        }
+
     def text(self) -> str:
         """The whole report to read."""
-        parts = [", ".join(f"{name} {version}" for name, version in self.versions.items())]
-        return "\n".join(parts + [module.text() for module in self.modules])
+        parts = self.parts()
+        headed = (f"{head}{parts[name]}" for name, head in (("lead", ""), ("sizes", "By size:\n"), ("all", "Everything:\n")) if parts[name])
+        return "\n\n".join(headed)
 
 
 def versions() -> dict[str, str]:
@@ -190,14 +261,15 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
-    return found
+    return found | {name: version for name in _HOSTS if (version := getattr(sys.modules.get(name), "__version__", None))}
 
 
-def _signature_lines(signature: SignatureReport) -> list[str]:
-    lines = [f"  {signature.inputs}: {signature.calls} calls"]
+def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
+    """``on_gpu``: else no kernel could be taken, which needs no list."""
+    lines = [f"  {signature.inputs}: {_counted(signature.calls, 'call')}"]
     if signature.eager_because:
         return [*lines, f"    eager: {signature.eager_because}"]
-    lines.append(f"    {signature.nodes_before} calls became {signature.nodes_after}; distance to eager {signature.distance or 0:.1e}")
+    lines.append(f"    {signature.nodes_before} operations became {signature.nodes_after}; distance to eager {signature.distance or 0:.1e}")
     lines.append(
         f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured {signature.captures}x in {signature.capture_s:.2f} s"
     )
@@ -210,12 +282,16 @@ def _signature_lines(signature: SignatureReport) -> list[str]:
     lines += [*signature.lossy_lines(), *signature.live_lines(), *signature.stream_lines()]
     if idle := [name for name, count in signature.passes.items() if not count]:
         lines.append("    found nothing to do: " + ", ".join(idle))
-    lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]
+    lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()] if on_gpu else []
     if signature.not_captured_because:
         lines.append(f"    no graph: {signature.not_captured_because}")
     elif signature.captures:
         lines.append(f"    graph: {_megabytes(signature.graph_bytes)}")
     return lines
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _megabytes(count: int) -> str:

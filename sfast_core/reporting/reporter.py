@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from .reasons import OUT_OF_MEMORY, told
-from .report import ModuleReport
+from .reason import told
+from .reasons import OUT_OF_MEMORY
+from .report import ModuleReport, SignatureReport
 
 log = logging.getLogger("fast_compile")
 
@@ -18,6 +19,7 @@ class Reporter:
         report: of the module.
         observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0 to 1. It is called
             from several threads and must not raise.
+        reasons_level: of the lines that say why a call runs as it was; a host whose log leaves out information sets a higher one.
         may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it comes up again.
     """
 
@@ -25,18 +27,27 @@ class Reporter:
         self.report = report
         self.observer: Callable[[str, float], None] | None = None
         self.may_say: Callable[[], bool] = lambda: True
+        self.reasons_level = logging.INFO
         self._said: set[str] = set()
+        self._is_ready = False
 
     def announce(self, what: str, done: float = 0.0) -> None:
         """Tell the observer what is about to be done, or how much of it is."""
         if self.observer is not None:
             self.observer(what, done)
 
+    def ready(self, signature: SignatureReport) -> None:
+        """Log what making a signature fast took: in one line of the module's first, of the others where somebody debugs."""
+        steps = [("traced", signature.trace_s), ("fused", signature.rewrite_s), *([("captured", signature.capture_s)] if signature.captures else [])]
+        words = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in steps)
+        log.log(logging.DEBUG if self._is_ready else logging.INFO, "Fast Compile: %s is fast now: %s", self.report.name, words)
+        self._is_ready = True
+
     def ran_eager(self, reason: str) -> None:
         """Count a call that runs as it was, and say why once."""
         self.report.calls["eager"] += 1
         self.report.reasons[told(reason)] += 1
-        self.say(self._runs_as_it_was(reason))
+        self.say(self._runs_as_it_was(reason), self.reasons_level)
 
     def answered(self, who: str) -> None:
         """Count a call that somebody answered in the module's place, without running it."""

@@ -88,11 +88,11 @@ def _codes(function: Any) -> tuple[list[CodeType], Any]:
             if is_given(value.__module__) or is_ours(value.__code__.co_filename):
                 continue
             found[value.__code__] = None
-        waiting += [(each, depth + 1) for each in _below(value)]
+        waiting += [(each, depth + 1) for each in below(value)]
     return list(found), stateful
 
 
-def _below(value: Any) -> Iterator[Any]:
+def below(value: Any) -> Iterator[Any]:
     """What a value leads to that may run."""
     if type(value) is FunctionType:
         yield from map(content_of, value.__closure__ or ())

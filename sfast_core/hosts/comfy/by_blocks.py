@@ -10,7 +10,8 @@ import torch
 
 from ...capture import code_of
 from ...engine import Engine
-from ...reporting.reasons import NODE_REPLACES, told
+from ...reporting.reason import told
+from ...reporting.reasons import NODE_REPLACES
 from ...reporting.report import ModuleReport
 from ...reporting.reporter import Reporter
 from ...runtime.any_store import Store

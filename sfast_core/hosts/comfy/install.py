@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -90,7 +91,12 @@ def report(of: Sequence[HookedState] | None = None) -> Report:
     for state in found:
         for engine in state.engines():
             engine.forget_evicted()
-    return Report([report for state in found for report in state.reports()], versions())
+    return Report([report for state in found for report in state.reports()], versions() | _host_version())
+
+
+def _host_version() -> dict[str, str]:
+    version = getattr(sys.modules.get("comfyui_version"), "__version__", None)
+    return {} if version is None else {"comfyui": str(version)}
 
 
 def apply(model: Any, config: CompileConfig | None = None, metadata: dict[str, Any] | None = None) -> Any:

@@ -18,7 +18,8 @@ from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...machine.forks import renew_in_children
-from ...reporting.reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
+from ...reporting.reason import COMFY, told
+from ...reporting.reasons import NODE_REPLACES, NOT_HOOKED, PAST_NODE
 from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
 from ..fallback import with_fallback
@@ -209,6 +210,7 @@ class ModelState(HookedState):
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
         attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
         super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config, attribute)
+        self.engine.report.pixels = int(getattr(getattr(base_model, "latent_format", None), "spacial_downscale_ratio", 8))
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
         self._by_blocks: ByBlocks = ByBlocks(self.engine.reporter, self.engine.store, partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config))

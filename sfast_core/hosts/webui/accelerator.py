@@ -20,6 +20,7 @@ from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
 from .sampling import Sampling, was_ended
 from .state import ModuleState, PartState, UnetState
+from .status import LastPicture
 from .surroundings import obstacle
 
 log = logging.getLogger("fast_compile")
@@ -37,6 +38,7 @@ class Accelerator:
         self._wanted: frozenset[str] = frozenset()  # the parts
         self._config = CompileConfig()  # that the hooks were put on with
         self._own = OwnLock()
+        self._picture: LastPicture | None = None
 
     def begin(self, enabled: bool) -> None:
         """A generation begins. What an earlier one left behind, by ending in an exception, is taken off.
@@ -48,6 +50,7 @@ class Accelerator:
             self._sampling.end()
         self._sampling = None
         self.end()
+        self._picture = LastPicture(enabled, self.report().modules)
         if enabled:
             ahead.prepare()  # while the webui encodes the prompts
         else:
@@ -177,6 +180,11 @@ class Accelerator:
             self.attach_parts(sd_model, self._config, self._wanted)
         if self._unet is not None:
             self.attach(sd_model, self._config)
+
+    def last_picture(self) -> str:
+        """What happened to the last generation, or to the one that is being made; empty before the first."""
+        picture = self._picture
+        return "" if picture is None else self.read(lambda report: picture.text(report.modules))
 
     def drop(self) -> None:
         """Forget everything about every model. A hook in use stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ...reporting.reasons import WEBUI, told
+from ...reporting.reason import WEBUI, told
 from ...reporting.report import ModuleReport
 from ..blocks import Blocks
 from ..fallback import with_fallback
@@ -37,6 +38,7 @@ class ModuleState:
     def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
         self.engine = Engine(name, config, forges_blocks, host=WEBUI)
+        self.engine.reporter.reasons_level = logging.WARNING  # the webuis' logs begin there
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None

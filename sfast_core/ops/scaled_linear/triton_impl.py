@@ -41,7 +41,7 @@ class Tiling(NamedTuple):
 
 #: The first that fits into shared memory: compute capability 8.0, 9.0 and 10.0; 8.6, 8.9 and 12.0; those with 64 KB.
 TILINGS = (Tiling(128, 256, 128, 8, 3), Tiling(128, 128, 128, 8, 3), Tiling(128, 128, 64, 8, 3))
-CUT_OF_FEW = Tiling(FEW_ROWS, 64, 128, 4, 4)
+TILING_OF_FEW = Tiling(FEW_ROWS, 64, 128, 4, 4)
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -81,7 +81,7 @@ def launch_as(
     rows, matrix, (columns, depth) = dense(x), dense(weight), weight.shape
     out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)
     count = out.numel() // columns
-    tiling = cut_of(count, capacity(x.device)[1], x.itemsize, weight.itemsize)
+    tiling = tiling_of(count, capacity(x.device)[1], x.itemsize, weight.itemsize)
     with torch.cuda.device_of(x):
         launcher(scaled_linear_kernel, (-(-count // tiling.rows) * -(-columns // tiling.columns),))(
             rows,
@@ -108,10 +108,10 @@ def launch_as(
     return out
 
 
-def cut_of(rows: int, shared_bytes: int, x_size: int, weight_size: int) -> Tiling:
+def tiling_of(rows: int, shared_bytes: int, x_size: int, weight_size: int) -> Tiling:
     """The cut for so many rows, of numbers of these sizes."""
     if rows <= FEW_ROWS:
-        return CUT_OF_FEW
+        return TILING_OF_FEW
     return next((tiling for tiling in TILINGS if tiling.bytes(x_size, weight_size) <= shared_bytes), TILINGS[-1])
 
 
