@@ -73,15 +73,15 @@ def generator_of(provider: str, model: Any, prompt: torch.Tensor, new: int) -> C
     return lambda: model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
 
 
-def measure(least_rounds: int) -> list[Row]:
-    """All providers, each with a copy of the weights of its own."""
+def measure(least_rounds: int, length: int) -> list[Row]:
+    """All providers, each with a copy of the weights of its own, behind a prompt of so many tokens: the cache is that long, and 128 more."""
     original = build()
-    prompt = torch.randint(_LLAMA["vocab_size"], (1, _PROMPT), device=_DEVICE, generator=torch.Generator(_DEVICE).manual_seed(1))  # type: ignore[call-overload]
+    prompt = torch.randint(_LLAMA["vocab_size"], (1, length), device=_DEVICE, generator=torch.Generator(_DEVICE).manual_seed(1))  # type: ignore[call-overload]
     pairs: list[tuple[Row, Callable[[], torch.Tensor]]] = []
     tokens = None
     for provider in _PROVIDERS:
         print(f"Llama 1B: {provider} ...", flush=True)
-        row = Row("Llama 1B", "bfloat16", provider)
+        row = Row(f"Llama 1B behind {length} tokens", "bfloat16", provider)
         generate = generator_of(provider, copy.deepcopy(original), prompt, _NEW)
         start = time.perf_counter()
         found = generate()
@@ -115,12 +115,13 @@ def main() -> None:
     """Parse arguments, measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.causal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6, help="at least how many rounds")
+    parser.add_argument("--prompt", type=int, default=_PROMPT, help="tokens of the prompt, at most 3968")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for causal.csv and causal.md")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.causal needs a CUDA device")
     args.out.mkdir(parents=True, exist_ok=True)
-    rows = measure(args.rounds)
+    rows = measure(args.rounds, args.prompt)
     print("\n" + write(args.out, "causal", rows, table(rows), facts()))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .capture import GradientsRecorded, OutputSpec, Surroundings
+from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
@@ -17,9 +17,12 @@ from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
-from .runtime.graphs import Captured, DeviceGraphs, Kept, in_use
+from .runtime.graphs import Captured, DeviceGraphs, Kept, Written, in_use
 from .runtime.program import Program
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
+
+_FEW_CALLS = 8  #: where a graph has served fewer before other tensors are to be written to, and
+_MOVES = 2  #: so many in a row have, it writes to copies
 
 
 class _Kind(NamedTuple):
@@ -84,6 +87,10 @@ class GraphedProgram:
         self._out_of_memory = Backoff()
         self._beside = [weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside]
         self._made_in_graph = False  # whether the graph makes these anew
+        self._served = 0  # calls by the graph that there is
+        self._moved = 0  # graphs in a row that served few before other tensors were to be written to
+        if program.in_place:
+            self.ahead = False  # what a replay has written would stay
 
     def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
         """Run on the very inputs that were recorded, compare, and build the call's result.
@@ -102,6 +109,7 @@ class GraphedProgram:
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         self._reporter.report.copied_bytes = self._store.copies.bytes
+        self._check_written(inputs, weights)
         results = self._streams.compute(inputs, weights, None)
         self._report.distance = distance_to_eager(self._compared(results), expected, tolerance, computed_in)
         return self._outputs.build(self.program.hand_over(results))
@@ -120,15 +128,16 @@ class GraphedProgram:
         Raises:
             WeightsElsewhere: a weight isn't on the device.
             WeightsChanged: a weight is gone, or isn't of the shape, dtype and strides that the program was made for.
-            OnlyThisCall: a weight requires grad by now, as a tensor that is no parameter may; or see :meth:`InputWrites.check`.
+            OnlyThisCall: a weight requires grad by now, as a tensor that is no parameter may; or see :func:`check_writes`.
         """
         self._check(inputs)
         self._report.calls += 1
         weights: list[torch.Tensor | Arriving] = []
         if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same() or not self._made_as_now():
             replayed = None
-            if self._captured is None or not self._still_good(self._captured):
+            if self._captured is None or self._elsewhere(inputs) or not self._still_good(self._captured):
                 weights = self._weights()
+                self._check_written(inputs, weights)
                 if self._wants_graph(config) and self._streams.why_not_captured(weights) is None:
                     self._capture(inputs, weights, config)
                 else:
@@ -136,6 +145,7 @@ class GraphedProgram:
         calls = self._reporter.report.calls
         if self._captured is not None:
             results = self.replay(inputs) if replayed is None else replayed
+            self._served += 1
             calls["replayed"] += 1
         else:
             self._make_beside()
@@ -179,6 +189,17 @@ class GraphedProgram:
     def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Those that the recorded call has, too."""
         return results
+
+    def _elsewhere(self, inputs: list[torch.Tensor]) -> bool:
+        """Whether the graph writes to other tensors than a call's. Where that is so again and again, the next one writes to copies."""
+        if not isinstance(self._captured, Captured) or self._captured.reads(inputs):
+            return False
+        self._moved = self._moved + 1 if self._served < _FEW_CALLS else 0
+        return True
+
+    def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
+        """Whether what the program writes to is nothing else, too. Raises as :meth:`run` says."""
+        check_writes(self.program.in_place.values(), inputs, [weight for weight in weights if isinstance(weight, torch.Tensor)])
 
     def _check(self, inputs: list[torch.Tensor]) -> None:
         """Whether the program may serve this call. Raises as :meth:`run` says."""
@@ -284,8 +305,9 @@ class GraphedProgram:
             given = self._streams.keep(weights, config.stream_budget_bytes)
             run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
+            written, self._served = Written(program.in_place, there=self._moved < _MOVES), 0
             with in_use(self._streams.memory):  # or the budget, or what runs out of memory, would take it for this very graph
-                self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, owner=self, instead_of=self._captured, known=known)
+                self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, self, self._captured, known, written)
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
             self.release()
             self._out_of_memory.failed("capture", str(error))

@@ -25,7 +25,7 @@ from .programs.cutting import callbacks_of, cut_up
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
 from .quality.sensitivity import Sensitivity
 from .reporting.report import SignatureReport
-from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
+from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls, write_in_place
 from .runtime.any_store import Store
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
@@ -92,6 +92,7 @@ def lower(
     report.lossy = list(dict.fromkeys(report.lossy))
     if granted is not None and FP16_SUMS in granted.parts and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
+    in_place = {} if trace.live else write_in_place(graph, trace.outputs.states)
     weights, constants = ([node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant"))
     body = cut_up(graph, trace.live, [*weights, *constants])
     program = Program(
@@ -104,6 +105,7 @@ def lower(
         kept=trace.kept,
         arrivals=tuple(_arrival(node, device) for node in weights),
         body=body,
+        in_place=in_place,
         rounded=next((source.refs[0].tensor().dtype for node in weights if (source := node.meta["source"]).layout in EIGHT_BITS), None),
     )
     if body is not None:

@@ -149,6 +149,50 @@ def test_another_cache_has_the_same_trace(path: str) -> None:
     assert twins.calls == {"traced": 2, path: 4}
 
 
+def test_a_long_cache_is_not_copied(path: str) -> None:
+    """A step writes its rows where the cache lies: a graph holds nothing of its size, and one is captured for each cache."""
+    twins = Twins()
+    for number in range(3):
+        mine, theirs = Cache(), Cache()
+        twins(torch.randn(2, 5, 8), mine, theirs)
+        lie = [layer.keys.data_ptr() for layer in mine.layers]
+        for _ in range(9):
+            twins(torch.randn(2, 1, 8), mine, theirs)
+        step = twins.handle.engine.report.signatures[1]
+        assert [layer.keys.data_ptr() for layer in mine.layers] == lie
+        if path == "replayed":
+            assert step.graph_bytes - FakeBackend().cost < mine.layers[0].keys.nbytes and step.captures <= 1 + number  # one may lie where another lay
+    assert twins.calls == {"traced": 2, path: 28}
+
+
+def test_caches_that_take_turns_share_a_graph(path: str) -> None:
+    """Two sequences, a token each in turn: to capture at each call would take longer than to copy."""
+    twins, mine, theirs = Twins(), [Cache(), Cache()], [Cache(), Cache()]
+    for _ in range(8):
+        for one, other in zip(mine, theirs, strict=True):
+            twins(torch.randn(2, 1, 8), one, other)
+    assert twins.calls == {"traced": 2, path: 14}
+    assert twins.handle.engine.report.signatures[1].captures == (3 if path == "replayed" else 0)
+
+
+class OneMemory(Cache):
+    """Whose layers' keys are parts of one tensor."""
+
+    __module__ = CACHES
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer, keys in zip(self.layers, torch.zeros(2, 2, 16, 8), strict=True):
+            layer.keys, layer.device = keys, keys.device
+
+
+def test_caches_in_one_memory_are_left_as_they_would_be(path: str) -> None:
+    twins, mine, theirs = Twins(), OneMemory(), OneMemory()
+    for _ in range(4):
+        twins(torch.randn(2, 1, 8), mine, theirs)
+    assert twins.calls == {"traced": 2, path: 2}
+
+
 def test_a_cache_that_the_forward_makes_is_a_new_one_each_time(path: str) -> None:
     twins = Twins()
     made = []

@@ -5,6 +5,7 @@ from .call import Call
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
 from .guards import Guard, code_of, is_object, stands_for
+from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .recorder import Recorder
 from .signature import Signature, difference, other_setting, snapshot
@@ -29,7 +30,9 @@ __all__ = [
     "Trace",
     "Tracer",
     "Untraceable",
+    "alone",
     "autocast_off",
+    "check_writes",
     "code_of",
     "device_of",
     "difference",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import torch
@@ -73,13 +74,24 @@ class InputWrites:
         Raises:
             OnlyThisCall: another input or a weight lies in the same memory, or it may not be written to here.
         """
-        for index in self.indices:
-            if inputs[index].is_inference() and not torch.is_inference_mode_enabled():
-                raise OnlyThisCall("the call writes to a tensor of inference mode outside of it")
-            own = _memory(inputs[index])
-            others = (*(tensor for at, tensor in enumerate(inputs) if at != index), *weights)
-            if any(_memory(other) == own for other in others):
-                raise OnlyThisCall("the call writes to an input that shares memory with another one or with a weight")
+        check_writes(self.indices, inputs, weights)
+
+
+def check_writes(indices: Collection[int], inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> None:
+    """As :meth:`InputWrites.check`, of these inputs."""
+    unshared = alone(indices, (*inputs, *weights)) if indices else ()
+    for index in indices:
+        if inputs[index].is_inference() and not torch.is_inference_mode_enabled():
+            raise OnlyThisCall("the call writes to a tensor of inference mode outside of it")
+        if index not in unshared:
+            raise OnlyThisCall("the call writes to an input that shares memory with another one or with a weight")
+
+
+def alone(indices: Collection[int], tensors: Sequence[torch.Tensor]) -> set[int]:
+    """Those of the ``tensors`` of these numbers whose memory no other of them has."""
+    memory = list(map(_memory, tensors))
+    count = Counter(memory)
+    return {index for index in indices if count[memory[index]] == 1}
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:

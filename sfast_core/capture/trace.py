@@ -43,6 +43,7 @@ class OutputSpec:
     leaves: tuple[Any, ...]  #: non-tensor leaves as they are, tensors as their index in a :class:`_Slot`
     count: int  #: of the result's tensors; those behind them are what the call leaves elsewhere
     effects: Effects = field(default_factory=Effects)
+    states: Mapping[int, int] = field(default_factory=dict)  #: tensors of the result that are to be written into an input, with the number of that
     writes: InputWrites = field(default_factory=InputWrites)
 
     def build(self, tensors: list[torch.Tensor]) -> Any:

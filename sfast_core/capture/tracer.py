@@ -83,6 +83,8 @@ class Tracer:
             if around.inside:
                 error.passing = self._may_cut() and self.live.add(module, around.inside, reason_of(error), error.guard)
             raise
+        if isinstance(trace, Trace) and (states := getattr(call.forward, "states", None)) is not None:
+            trace = replace(trace, outputs=replace(trace.outputs, states=states(result, signature.tensors)))
         self.words |= reads.words
         if mentioned := around.unread & reads.words:
             around.mentioned |= mentioned

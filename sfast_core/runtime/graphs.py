@@ -12,7 +12,8 @@ import functools
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -57,6 +58,23 @@ def in_use(kept: Sequence[Kept]) -> Iterator[None]:
             each.busy = busy
 
 
+@dataclass(frozen=True)
+class Written:
+    """The inputs that a computation writes to.
+
+    Attributes:
+        inputs: which results are inputs, and which.
+        there: whether they are written where the caller has them; if not, in a copy, which is copied back.
+    """
+
+    inputs: Mapping[int, int] = field(default_factory=dict)
+    there: bool = False
+
+    def addresses(self, inputs: Tensors) -> dict[int, int]:
+        """Where those lie that are written where the caller has them, by number."""
+        return {index: inputs[index].data_ptr() for index in self.inputs.values()} if self.there else {}
+
+
 class Captured:
     """A graph with its static inputs and outputs, which lie outside its pool. ``alive`` turns False when it is evicted.
 
@@ -65,27 +83,52 @@ class Captured:
         inputs: of the call.
         run: the computation.
         rehearse: whether it isn't known yet that it can be captured.
+        written: which inputs.
 
     Raises:
         RuntimeError: it can't be.
     """
 
-    def __init__(self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors], rehearse: bool = True) -> None:
+    def __init__(
+        self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors], rehearse: bool = True, written: Written | None = None
+    ) -> None:
+        self._written = written or Written()
+        self._where = self._written.addresses(inputs)
+        self._there = {index: weakref.ref(inputs[index]) for index in self._where}
         with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
-            self.inputs = [_static(x) for x in inputs]
-        self.outputs: list[torch.Tensor] = []
+            self._static = {index: _static(x) for index, x in enumerate(inputs) if index not in self._where}
+        self._results: dict[int, torch.Tensor] = {}
         self.watch: weakref.finalize[..., Any] | None = None
         self._copy_in(inputs)
         before = backend.free_bytes()
         self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)), warm_up=self._rehearsal(run) if rehearse else None)
-        self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in (*self.inputs, *self.outputs))
+        self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in (*self._static.values(), *self._results.values()))
         self.alive, self.busy = True, False
 
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """What it reads. Of a tensor that is read where the caller has it no more than its address is kept."""
+        found = [self._static[index] if index in self._static else self._there[index]() for index in range(len(self._static) + len(self._there))]
+        return [tensor for tensor in found if tensor is not None]
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """What it writes besides its inputs."""
+        return list(self._results.values())
+
+    def reads(self, inputs: Tensors) -> bool:
+        """Whether these lie where it reads and writes them."""
+        return all(inputs[index].data_ptr() == address for index, address in self._where.items())
+
     def replay(self, inputs: Tensors) -> Tensors:
-        """Results for ``inputs``, in memory that the next replay overwrites."""
+        """Results for ``inputs``, which it has to :meth:`reads`, in memory that the next replay overwrites; those that are inputs are these."""
         self._copy_in(inputs)
+        self._there = {index: weakref.ref(inputs[index]) for index in self._where}  # another one may lie there by now
         self._replayable.replay()
-        return self.outputs
+        written = self._written.inputs
+        for index in set(written.values()) - self._where.keys():
+            inputs[index].copy_(self._static[index])
+        return [inputs[written[index]] if index in written else self._results[index] for index in range(len(self._results) + len(written))]
 
     def release(self) -> None:
         """Give the graph's memory back."""
@@ -93,7 +136,7 @@ class Captured:
         if self.watch is not None:
             self.watch.detach()
         self._replayable.release()
-        self.inputs, self.outputs = [], []
+        self._static, self._results, self._there = {}, {}, {}
 
     def _rehearsal(self, run: Callable[[Tensors], Tensors]) -> Callable[[], None]:
         def rehearse() -> None:
@@ -103,15 +146,15 @@ class Captured:
         return rehearse
 
     def _copy_out(self, results: Tensors) -> None:
-        if not self.outputs:  # the warm-up makes them, outside the capture
+        if not self._results:  # the warm-up makes them, outside the capture
             with torch.inference_mode(False):
-                self.outputs = [torch.empty_like(result) for result in results]
-        for mine, theirs in zip(self.outputs, results, strict=True):
-            mine.copy_(theirs)
+                self._results = {index: torch.empty_like(result) for index, result in enumerate(results) if index not in self._written.inputs}
+        for index, mine in self._results.items():
+            mine.copy_(results[index])
 
     def _copy_in(self, inputs: Tensors) -> None:
-        for mine, theirs in zip(self.inputs, inputs, strict=True):
-            mine.copy_(theirs)
+        for index, mine in self._static.items():
+            mine.copy_(inputs[index])
 
 
 class DeviceGraphs:
@@ -147,6 +190,7 @@ class DeviceGraphs:
         owner: object = None,
         instead_of: Kept | None = None,
         known: bool = True,
+        written: Written | None = None,
     ) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 
@@ -157,6 +201,7 @@ class DeviceGraphs:
             owner: an object that isn't held, with which the graph goes: the compiled state of a model that is deleted.
             instead_of: a graph of the same computation, which is released. The new one works in its memory.
             known: whether with that it is known that it can be captured.
+            written: which inputs the computation writes to.
 
         Raises:
             RuntimeError: it can't be captured; an out-of-memory is tried once more with all other graphs released.
@@ -164,11 +209,11 @@ class DeviceGraphs:
         with self.lock:
             budget = self._budget(budget_bytes)
             try:
-                captured = Captured(self.backend, inputs, run, rehearse=instead_of is None or not known)
+                captured = Captured(self.backend, inputs, run, instead_of is None or not known, written)
             except torch.cuda.OutOfMemoryError:
                 if not self.release_all():
                     raise
-                captured = Captured(self.backend, inputs, run)
+                captured = Captured(self.backend, inputs, run, written=written)
             self._keep(captured, budget, owner, instead_of)
             return captured
 

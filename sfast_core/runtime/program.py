@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -42,6 +42,7 @@ class Program:
         kept: what holds tensors that it reads as weights and that no module has.
         arrivals: of each weight, what is to be known should it have to be brought. Empty: none can be.
         body: the same, cut where code runs live; None where none does. Then ``run`` is of no use.
+        in_place: which of the results it writes into which of its inputs: they are these very tensors.
         rounded: the dtype of the layers that it computes in 8 bits, which the recorded call doesn't; None where there are none.
     """
 
@@ -55,6 +56,7 @@ class Program:
     body: Body | None = None
     kept_results: frozenset[int] = frozenset()
     rounded: torch.dtype | None = None
+    in_place: Mapping[int, int] = field(default_factory=dict)
 
     def __call__(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""
@@ -62,10 +64,11 @@ class Program:
             return list(self.run(*inputs, *weights, *self.constants))
 
     def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies in the layouts that the original forward returns; nothing of the program's memory leaves it."""
-        return [layout.copy(result) for layout, result in zip(self.layouts, results, strict=True)]
+        """Copies in the layouts that the original forward returns; nothing of the program's memory leaves it. What is an input is that."""
+        pairs = zip(self.layouts, results, strict=True)
+        return [result if index in self.in_place else layout.copy(result) for index, (layout, result) in enumerate(pairs)]
 
     def hand_over(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """As :meth:`deliver`, of a run whose memory nothing else has: what lies in memory of its own stays there."""
         pairs = zip(self.layouts, results, strict=True)
-        return [result if index in self.kept_results else layout.copy(result) for index, (layout, result) in enumerate(pairs)]
+        return [result if index in self.kept_results or index in self.in_place else layout.copy(result) for index, (layout, result) in enumerate(pairs)]

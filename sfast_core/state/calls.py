@@ -7,12 +7,12 @@ objects are then brought to that state, and stay the objects that they are; tens
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..capture import CaptureError, recording
+from ..capture import CaptureError, alone, recording
 from ..engine import Engine, Forward
 from ..reporting.reason import reason_of
 from ..reporting.reasons import GROWS
@@ -56,7 +56,7 @@ class StatefulCalls:
             self._refuse_growing(opening)
         except CaptureError as error:
             return engine.run_eager(reason_of(error), lambda: original(*args, **kwargs))
-        outcome = run(_Forward(original, self._constants, args, kwargs), opened, named)
+        outcome = run(_Forward(original, self._constants, args, kwargs, opening), opened, named)
         if isinstance(outcome, _Done):
             return outcome.result
         number, tensors = outcome
@@ -87,8 +87,9 @@ class _Forward:
     Where it isn't recorded, it is the call itself, with the caller's own arguments.
     """
 
-    def __init__(self, original: Forward, constants: Constants, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, original: Forward, constants: Constants, args: tuple[Any, ...], kwargs: dict[str, Any], opening: Opening) -> None:
         self._original = original
+        self._given = opening.given
         self._constants = constants
         self._args = args
         self._kwargs = kwargs
@@ -100,3 +101,11 @@ class _Forward:
         given, named = standing.of(args), {name: standing.of(arg) for name, arg in kwargs.items()}
         outcome, tensors = standing.outcome(self._original(*given, **named))
         return self._constants.number(outcome), tensors
+
+    def states(self, result: Any, inputs: Sequence[torch.Tensor]) -> dict[int, int]:
+        """Which tensors of a recorded call's result are to be written into which of its inputs, by their numbers."""
+        places = {id(tensor): index for index, tensor in enumerate(inputs)}
+        outcome: Outcome = self._constants[result[0]]
+        found = {computed: places.get(id(self._given[number])) for computed, number in outcome.writes().items()}
+        unshared = alone([place for place in found.values() if place is not None], inputs)
+        return {computed: place for computed, place in found.items() if place in unshared}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,8 @@ class Given(Recipe):
         tensor = by.given[self.number]
         if self.written is not None and self.number not in by.written:
             by.written.add(self.number)
-            tensor.copy_(by.tensors[self.written])
+            if (computed := by.tensors[self.written]) is not tensor:  # it may have been written where it lies
+                tensor.copy_(computed)
         return tensor
 
 
@@ -139,11 +140,24 @@ class Outcome:
     states: tuple[Recipe, ...]
     grows: frozenset[str]
 
+    def writes(self) -> dict[int, int]:
+        """What the call has written to, by number, each by the number of the tensor that it has computed for it."""
+        return {part.written: part.number for each in (*self.leaves, *self.states) for part in _given(each) if part.written is not None}
+
     def apply(self, by: Making) -> Any:
         """Leave it, and return the result."""
         for target, state in zip(by.objects, self.states, strict=True):
             _leave(target, state.make(by))
         return _pytree.tree_unflatten([leaf.make(by) for leaf in self.leaves], self.tree)
+
+
+def _given(recipe: Recipe | None) -> Iterator[Given]:
+    """The tensors that were there before, of which a recipe makes something."""
+    if isinstance(recipe, Given):
+        yield recipe
+    parts = [item for _, item in recipe.items] if isinstance(recipe, Table) else recipe.items if isinstance(recipe, Row) else ()
+    for part in (*parts, *([recipe.content] if isinstance(recipe, New) else [])):
+        yield from _given(part)
 
 
 def _leave(target: Any, content: Any) -> None:
