@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -171,6 +173,31 @@ def test_an_error_that_only_the_recording_makes_does_not_surface() -> None:
     handle, x = compiled(linear(picky)), torch.randn(2, 4)
     for _ in range(3):
         refuses(handle, "it failed while it was recorded: RuntimeError", x)
+
+
+@pytest.mark.parametrize("width", [4, 5], ids=["only while it is recorded", "by itself"])
+def test_what_a_failed_recording_held_goes_without_the_collector(width: int) -> None:
+    """The call that follows, or the next model, needs the memory now."""
+
+    def picky(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        alive.append(weakref.ref(y))
+        if torch.overrides._get_current_function_mode_stack():
+            torch.mm(y, y)  # fails
+        return net.lin(y)
+
+    alive: list[Any] = []
+    handle, x = compiled(linear(picky)), torch.randn(2, width)
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            handle(x)
+        except RuntimeError:
+            assert width == 5
+        assert [ref() for ref in alive] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("transform", [torch.vmap, lambda call: torch.func.vmap(torch.func.vmap(call))], ids=["vmap", "vmap twice"])

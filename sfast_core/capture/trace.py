@@ -208,10 +208,7 @@ def record(
         except Exception as error:
             if id(error) == recorder.raised or _raised_here(error):
                 recorder.input_writes.put_back(inputs)
-                known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
-                failed = CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}"))
-                failed.others = _kinds(recorder, None)
-                raise failed from error
+                raise _failed(error, _kinds(recorder, None)) from error  # in no variable: this frame would hold it, and it this frame
             raise
     found: Trace | Untraceable
     reads.finish()
@@ -281,6 +278,14 @@ def _traced(
     outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live), around.inside_kinds), guard
+
+
+def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:
+    """Says that a call failed with ``error`` while it was recorded, in a function of these kinds of others."""
+    known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
+    failed = CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}"))
+    failed.others = others
+    return failed
 
 
 def _kinds(recorder: Recorder, reader: Reader | None) -> tuple[Any, ...]:

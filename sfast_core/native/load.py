@@ -70,7 +70,7 @@ def library() -> ctypes.CDLL:
     """
     found = _library()
     if isinstance(found, ExtensionUnavailable):
-        raise found
+        raise ExtensionUnavailable(str(found))  # a new one: what is kept would keep the frames of all who were told
     return found
 
 

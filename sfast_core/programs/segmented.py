@@ -120,7 +120,7 @@ class SegmentedProgram(GraphedProgram):
                 raise
             raise Unfinished(reason_of(error), another=False) from error
         except Exception as error:
-            ours = error is not around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
+            ours = id(error) != around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
             raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error
         finally:
             self._report.live_s += around.seconds
@@ -188,7 +188,7 @@ class SegmentedProgram(GraphedProgram):
             if self._captured is not None:
                 self.release()
             segments.release()
-            if error is not around.raised and not isinstance(error, Evicted):
+            if id(error) != around.raised and not isinstance(error, Evicted):
                 self._failed(error, weights)
             raise
         finally:

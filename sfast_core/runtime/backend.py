@@ -168,7 +168,10 @@ class CudaBackend:
         if not whole or lost:  # the next work there would have cuBLAS's workspace
             self._stream = torch.cuda.Stream(self._device)
         if interrupt is not None:
-            raise interrupt
+            try:
+                raise interrupt
+            finally:
+                interrupt = None  # or it would hold this frame, and this frame it
 
     def enter(self) -> None:
         """Let the caller's stream wait until the last user of the shared memory is done: it may have been another stream."""

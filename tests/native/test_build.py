@@ -227,8 +227,11 @@ def test_a_library_from_other_sources_or_of_another_interface_is_refused(tmp_pat
     load.forget()
     try:
         (tmp_path / f"sfast-000000000000-000000000000{build.SUFFIX}").write_bytes(b"of other sources")
-        with pytest.raises(load.ExtensionUnavailable, match="isn't built"):
+        with pytest.raises(load.ExtensionUnavailable, match="isn't built") as first:
             load.library()
+        with pytest.raises(load.ExtensionUnavailable, match="isn't built") as second:
+            load.library()
+        assert first.value is not second.value, "one that is kept keeps the frames of all who were told"
         load.forget()
         (tmp_path / f"sfast-{build.source_hash()}-000000000000{build.SUFFIX}").write_bytes(b"not a library")
         with pytest.raises(load.ExtensionUnavailable, match="can't be loaded"):

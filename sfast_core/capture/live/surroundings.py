@@ -53,7 +53,7 @@ class Surroundings:
         shared: copies of the call's own inputs that were handed on, by their place.
         ran: the live calls that are over, in order; None where their results were too much to be kept.
         seconds: what they took, for the host's thread.
-        raised: what the last one raised that raised anything.
+        raised: the id of what the last one raised that raised anything.
         traced: the options as a recorded forward gets them.
         settle: to be called when live code is over: it may have run the module, which lays weights out otherwise.
         another: whether live code has returned something built otherwise than in the recorded call.
@@ -76,7 +76,7 @@ class Surroundings:
         self.shared: dict[int, tuple[torch.Tensor, int]] = {}
         self.ran: list[Ran] | None = []
         self.seconds = 0.0
-        self.raised: BaseException | None = None
+        self.raised: int | None = None  # not the error itself: its traceback leads back here
         self.traced: Traced | None = None
         self.finish: Callable[[], Any] | None = None
         self.settle: Callable[[], None] | None = None
@@ -164,7 +164,7 @@ class Surroundings:
                     return function(*args, **kwargs)
             return function(*args, **kwargs)
         except BaseException as error:
-            self.raised = error
+            self.raised = id(error)
             raise
         finally:
             self.seconds += time.perf_counter() - start
