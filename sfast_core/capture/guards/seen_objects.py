@@ -179,6 +179,8 @@ class SeenObjects:
         seen = Seen(kind, cls, origin, table, before)
         self.seen[id(value)] = seen
         self._space(cls)
+        if kind is Kind.OBJECT and not is_given(cls.__module__):
+            self._class_attribute(cls, "__bool__", origin)  # and with that, all that Python looks up by itself
         try:  # it may have been made in this call, and then it is to go as ever
             seen.ref = weakref.ref(value, functools.partial(_gone, weakref.ref(self), id(value)))
         except TypeError:

@@ -90,8 +90,11 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, 'same', 'return now() is then() is not None', 'return True', 'overlooked:a weak reference to another'),
     (Equality, 'same', 'return self.same(answer(now), answer(then), depth + 1)', 'return True', "steering:getattr of a computed name: a numpy array's shape, by a generator"),
     (Equality, 'same', 'return not self._exact and self._same_object(now, then, depth + 1)', 'return True', 'overlooked:a dict by objects'),
-    (Equality, 'same_items', 'return {(type(item), item) for item in now} == {(type(item), item) for item in before}', 'return True', 'overlooked:types in a set'),
-    (Equality, 'same_items', '{(type(item), item) for item in now} == {(type(item), item) for item in before}', 'set(now) == set(before)', 'overlooked:types in a set'),
+    (Equality, 'same_items', 'return [(type(item), item) for item in now] == [(type(item), item) for item in before]', 'return True', 'overlooked:types in a set'),
+    (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'list(now) == list(before)', 'overlooked:types in a set'),
+    (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'set(now) == set(before)', "overlooked:a set's order"),
+    (Guard, '_walked', 'if weights:', 'if False:', 'overlooked:the dtype of a buffer that is gone through'),
+    (Guard, '_changed_classes', 'return _with_more(self._class_tables)', 'return None', 'overlooked:a method that comes to a class'),
     (
         Equality, 'same_items',
         'return len(now) == len(before) and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))',
