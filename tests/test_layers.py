@@ -96,6 +96,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"capture", "config", "forks", "fusing", "lowering", "on_device", "reasons", "report", "reporter", "runtime", "segmented", "sensitivity", "variants", "weights"},
     "ahead": {"ops", "runtime", "target"},
     "doctor": {"choices", "native", "ops", "target"},
+    "farm": {"file_lock", "terminal"},
     "__main__": {"doctor", "native", "report_file", "terminal"},
     "state": {"capture", "engine", "reasons"},
     "libraries": {"capture", "forks", "ops", "weights"},
