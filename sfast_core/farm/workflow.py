@@ -102,7 +102,9 @@ def _sha(prompt: Prompt) -> str:
 
 def needs(prompt: Prompt) -> Needs:
     """What has to be warm, by the names of inputs and the ends of their values: a guess, which costs time where it is wrong and nothing else."""
-    models, adapters, sizes = set(), set(), set()
+    models: set[str] = set()
+    adapters: set[str] = set()
+    sizes: set[str] = set()
     for node in prompt.values():
         size = []
         for name, value in node.get("inputs", {}).items():
