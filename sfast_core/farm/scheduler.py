@@ -31,7 +31,7 @@ def choose(queue: Queue, warm: Warm, workers: int, now: float, estimates: Estima
         return None
     share = max(1, workers // len(groups))
     for group in groups.values():
-        if group.running >= share:
+        if len(group.running) >= share:
             group.short_since = None
         elif group.short_since is None:
             group.short_since = now
@@ -43,10 +43,15 @@ def choose(queue: Queue, warm: Warm, workers: int, now: float, estimates: Estima
     elif loaded:
         chosen = loaded[0]
     else:
-        chosen = max(groups, key=lambda models: _gain(groups[models], estimates))
-        if _gain(groups[chosen], estimates) <= 0:
+        chosen = max(groups, key=lambda models: _gain(groups[models], now, estimates))
+        if _gain(groups[chosen], now, estimates) <= 0:
             return None
     return _part(groups[chosen], warm if chosen in loaded else None, now, patience_s)
+
+
+def expected(part: Part, warm: Warm, estimates: Estimates) -> float:
+    """How long the next job of a part takes on a worker."""
+    return estimates.run(part.needs) + (0.0 if part.needs.models in warm.models else estimates.load(part.needs))
 
 
 def _short_since(group: Group, now: float) -> float:
@@ -55,19 +60,21 @@ def _short_since(group: Group, now: float) -> float:
 
 def _is_due(group: Group, warm: Warm, now: float, estimates: Estimates, patience_s: float) -> bool:
     """Whether a worker turns to a group that has waited: where one more helps it, and once the worker has stayed with what it has."""
-    return _gain(group, estimates) > 0 and now - warm.since >= max(patience_s, _STAY * estimates.load(_any_needs(group)))
+    return _gain(group, now, estimates) > 0 and now - warm.since >= max(patience_s, _STAY * estimates.load(_any_needs(group)))
 
 
 def _any_needs(group: Group) -> Needs:
     return next(part.needs for part in group.parts.values() if len(part))
 
 
-def _gain(group: Group, estimates: Estimates) -> float:
-    """How much longer those that run it now would take for what waits than loading its models on one more worker takes."""
+def _gain(group: Group, now: float, estimates: Estimates) -> float:
+    """How much later what waits would be done by those that run it now than one of it by a worker that first loads its models."""
     if not group.running:
         return float("inf")
     work = sum(len(part) * estimates.run(part.needs) for part in group.parts.values() if len(part))
-    return work / group.running - estimates.load(_any_needs(group))
+    work += sum(max(0.0, end - now) for end in group.running.values())
+    needs = _any_needs(group)
+    return work / len(group.running) - estimates.load(needs) - estimates.run(needs)
 
 
 def _part(group: Group, warm: Warm | None, now: float, patience_s: float) -> Part:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from .estimates import Estimates
-from .scheduler import choose
+from .scheduler import choose, expected
 from .store import Waiting
 from .waiting import Part, Queue
 from .warm import Warm
@@ -93,7 +93,7 @@ def simulate(arrivals: Sequence[Arrival], workers: int, chooser: Chooser = choos
             queue.add(Waiting(job, arrivals[job].kind.needs, arrivals[job].at), now)
         else:
             free[worker] = None
-            queue.ended(arrivals[job].kind.needs)
+            queue.ended(arrivals[job].kind.needs, job)
             outcome.waits.setdefault(arrivals[job].user, []).append(now - arrivals[job].at)
             outcome.seconds = now
         if events and events[0][0] == now:
@@ -102,7 +102,7 @@ def simulate(arrivals: Sequence[Arrival], workers: int, chooser: Chooser = choos
             part = chooser(queue, warm[each], workers, now, estimates)
             if part is None:
                 continue
-            taken = queue.take(part, now)
+            taken = queue.take(part, now, expected(part, warm[each], estimates))
             seconds, cold = _begin(arrivals[taken].kind, warm[each], now, outcome)
             estimates.learn(part.needs, seconds, cold)
             del free[each]

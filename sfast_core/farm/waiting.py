@@ -42,7 +42,7 @@ class Group:
 
     def __init__(self) -> None:
         self.parts: dict[Hashable, Part] = {}
-        self.running = 0  #: jobs of it that workers have
+        self.running: dict[int, float] = {}  #: jobs of it that workers have, with when each will be done, as far as one knows
         self.short_since: float | None = None  #: since when it has jobs that wait and less than its share of workers
 
     def __len__(self) -> int:
@@ -73,18 +73,18 @@ class Queue:
         """Those in which jobs wait, by their models, the one that came first first."""
         return ((models, group) for models, group in self._groups.items() if len(group))
 
-    def take(self, part: Part, now: float) -> int:
-        """The oldest job of a part begins."""
+    def take(self, part: Part, now: float, seconds: float) -> int:
+        """The oldest job of a part begins, and will take so many seconds."""
         job = part.take()
         part.served = now
-        self._groups[part.needs.models].running += 1
+        self._groups[part.needs.models].running[job] = now + seconds
         self._tidy(part.needs)
         return job
 
-    def ended(self, needs: Needs) -> None:
+    def ended(self, needs: Needs, job: int) -> None:
         """A job that was taken has ended, however."""
         if needs.models in self._groups:
-            self._groups[needs.models].running -= 1
+            self._groups[needs.models].running.pop(job, None)
             self._tidy(needs)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from sfast_core.farm.estimates import LOAD_S, RUN_S, Estimates
-from sfast_core.farm.scheduler import choose
+from sfast_core.farm.scheduler import choose, expected
 from sfast_core.farm.simulation import Arrival, Kind, first_come, simulate
 from sfast_core.farm.store import Waiting
 from sfast_core.farm.waiting import Queue
@@ -32,7 +32,7 @@ def warmed(*needs: Needs, now: float = 0.0) -> Warm:
 def taken(queue: Queue, warm: Warm, workers: int = 2, now: float = 0.0) -> Needs | None:
     part = choose(queue, warm, workers, now, Estimates())
     if part is not None:
-        queue.take(part, now)
+        queue.take(part, now, expected(part, warm, Estimates()))
         warm.use(part.needs, now)
     return None if part is None else part.needs
 
@@ -64,18 +64,25 @@ def test_a_group_gets_its_share_of_workers() -> None:
         assert taken(queue, worker, 4) == A
     for step in range(1, 30):
         for worker in workers:
-            queue.ended(Needs(worker.models[0], (), ("512",)))
+            models, queued = next((models, group) for models, group in queue.groups() if models == worker.models[0])
+            queue.ended(Needs(models), next(iter(queued.running)))
             assert taken(queue, worker, 4, now=step * 10.0) is not None
     assert sorted(worker.models[0] for worker in workers) == [("a",), ("a",), ("b",), ("b",)]
 
 
 def test_it_loads_another_model_only_where_that_is_sooner() -> None:
+    """The first is done after loading and running; then one by one."""
+    one_more = LOAD_S + RUN_S
+    queue = queue_of(A, A)
+    assert taken(queue, Warm()) == A and taken(queue, Warm()) == A, "at first all have to load"
     few = int(LOAD_S / RUN_S)
-    queue = queue_of(*[A] * (few + 1))
-    assert taken(queue, Warm()) == A
-    assert len(queue) == few and taken(queue, Warm()) is None, "the one that has it will be done sooner"
+    queue, warm = queue_of(*[A] * (few + 2)), Warm()
+    assert taken(queue, warm) == A
+    queue.ended(A, 0)
+    assert taken(queue, warm, now=one_more) == A and len(queue) == few
+    assert taken(queue, Warm(), now=one_more) is None, "the one that has it will be done sooner"
     queue.add(Waiting(99, A, 0.0), 0.0)
-    assert taken(queue, Warm()) == A
+    assert taken(queue, Warm(), now=one_more) == A
 
 
 def test_jobs_wait_until_their_time() -> None:
@@ -84,7 +91,7 @@ def test_jobs_wait_until_their_time() -> None:
     assert len(queue) == 1 and taken(queue, Warm(), now=5.0) is None
     queue.ripen(10.0)
     assert taken(queue, Warm(), now=10.0) == A and len(queue) == 0
-    queue.ended(A)
+    queue.ended(A, 1)
     assert list(queue.groups()) == []
 
 
