@@ -46,6 +46,7 @@ class Head:
         self._members = Members(f"w{int(clock() * 1000) % 10**9}")  # a name is never used twice, as folders bear it
         self._new: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         self._unwritten: list[Written] = []  # computed, but the disk is full
+        self._is_full = False  # the disk, until something is written again
         self._held_until = 0.0
         self._stopping: str | None = None
         self._estimates.learn_all(shown.timings(store))
@@ -69,7 +70,7 @@ class Head:
         now = self._clock()
         found = shown.overview(self._store, now, batch)
         troubles = [{"machine": slot.machine, "reason": reason} for slot, reason in self._members.troubles.items()]
-        held = "the disk is full: results wait for it" if self._unwritten else None
+        held = "the disk is full: results wait for it" if self._is_full else None
         return {**found, "workers": self._members.shown(now), "troubles": troubles, "held": held, "stopping": self._stopping}
 
     def stop(self, at_once: bool) -> None:
@@ -101,7 +102,7 @@ class Head:
         if self._stopping is None:
             for slot in self._members.missing(self._fleet.slots(), now):
                 self._fleet.start(slot, self._members.add(slot, now).name)
-            if not self._unwritten and now >= self._held_until:
+            if not self._is_full and now >= self._held_until:
                 self._give_out(now)
         for event in self._fleet.events(min(wait_s, 0.02) if len(self._writing) else wait_s):
             self._hear(event)
@@ -174,14 +175,18 @@ class Head:
             try:
                 self._store.complete(task.lease, written.names, written.seconds, written.cold, self._clock())
                 self._estimates.learn(task.needs, written.seconds, written.cold)
+                self._is_full = False
             except FarmError as full:  # the files are there, and are written once more
-                self._unwritten.append(written)
-                self._hold(str(full))
+                self._keep_for_later(written, str(full))
         elif error.errno in FULL:
-            self._unwritten.append(written)
-            self._hold(f"{task.folder}: {error}")
+            self._keep_for_later(written, f"{task.folder}: {error}")
         else:
             self._return(task, f"its result can't be written: {error}", "", counts=True, pause_s=_RETRY_S)
+
+    def _keep_for_later(self, written: Written, reason: str) -> None:
+        self._unwritten.append(written)
+        self._is_full = True
+        self._hold(reason)
 
     def _lose(self, member: Member, why: dict[str, Any]) -> None:
         """A worker is no more."""
