@@ -1,4 +1,6 @@
-"""``python leash.py PROGRAM.py OPTIONS``: run a program that ends when who started it ends, however that ends. The standard library alone.
+"""``python leash.py PROGRAM.py OPTIONS`` or ``-m MODULE OPTIONS``: run a program that ends when who started it ends, however that ends.
+
+It needs the standard library alone.
 
 Who starts it holds the other end of its standard input, which the system closes with the last of it. The program's own is empty.
 """
@@ -21,18 +23,24 @@ def _end_with(descriptor: int) -> None:
 
 def main() -> None:
     """Hold the leash in a thread, and become the program."""
-    program = os.path.abspath(sys.argv[1])
-    sys.argv = [program, *sys.argv[2:]]
-    sys.path[0] = os.path.dirname(program)
+    module = sys.argv[2] if sys.argv[1] == "-m" else None
+    program = module or os.path.abspath(sys.argv[1])
+    sys.argv = [program, *sys.argv[3 if module else 2 :]]
+    del sys.path[0]  # this folder's, in which libraries would find names of their own
+    if module is None:
+        sys.path.insert(0, os.path.dirname(program))
     held = os.dup(0)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
     threading.Thread(target=_end_with, args=(held,), daemon=True).start()
 
-    import runpy  # once this file's folder, whose names are no library's, is no longer looked into
+    import runpy
 
-    runpy.run_path(program, run_name="__main__")
+    if module is None:
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

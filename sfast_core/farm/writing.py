@@ -42,7 +42,7 @@ class Writing:
     def ended(self) -> list[Written]:
         """What has been tried since the last time."""
         tried, self._running = self._running, []
-        done = []
+        done: list[Future[Written]] = []
         for future in tried:  # each is asked once: it may end meanwhile
             (done if future.done() else self._running).append(future)
         return [future.result() for future in done]
