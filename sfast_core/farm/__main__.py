@@ -129,13 +129,11 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(options: argparse.Namespace, say: Say) -> int:
-    from .ray_fleet import import_ray
+    from .ray_fleet import require_ray
     from .running import start
 
+    require_ray()
     home = Home(options.home)
-    if options.listen in ("127.0.0.1", "localhost"):  # read when Ray is imported
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    import_ray()
     return start(
         home,
         (options.output or home.path / "output").expanduser().resolve(),
@@ -153,10 +151,10 @@ def _start(options: argparse.Namespace, say: Say) -> int:
 
 
 def _join(options: argparse.Namespace, say: Say) -> int:
-    from .ray_fleet import import_ray
+    from .ray_fleet import require_ray
     from .running import join
 
-    import_ray()
+    require_ray()
     folder = Path(tempfile.mkdtemp(prefix="fast-compile-farm-"))
     machine = (options.workers, options.comfyui, options.comfyui_python, options.comfyui_options)
     return join(options.address, options.token_file.expanduser().resolve(), *machine, folder, say)

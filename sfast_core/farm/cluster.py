@@ -14,7 +14,7 @@ from typing import Any
 
 from . import leash
 from .errors import FarmError
-from .ray_fleet import RESOURCE, import_ray
+from .ray_fleet import RESOURCE
 from .worker import SETTINGS
 
 _UP_S = 180.0
@@ -51,8 +51,7 @@ class Cluster:
     """
 
     def __init__(self, options: Sequence[str], variables: dict[str, str], log: Path) -> None:
-        os.environ.update(variables)  # Ray in this process reads them, too, and when it is imported
-        import_ray()
+        os.environ.update(variables)  # Ray reads them in this process, too, when it is imported
         command = [sys.executable, str(leash.__file__), "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *options]
         self._log = log
         with log.open("wb") as file:
@@ -117,7 +116,7 @@ def _machine_options(workers: int) -> list[str]:
     """With ports for Ray's helpers: it gives up on a busy machine where it has to wait for them to say which they took."""
     helpers = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-export-port", "runtime-env-agent-port")
     ports = [f"--{helper}={free_port()}" for helper in helpers]
-    return [f"--resources={json.dumps({RESOURCE: workers})}", f"--object-store-memory={_STORE_BYTES}", *ports]
+    return [f"--resources={json.dumps({RESOURCE: workers})}", f"--object-store-memory={_STORE_BYTES}", "--include-log-monitor=false", *ports]
 
 
 def free_port() -> int:

@@ -38,7 +38,7 @@ class Desk:
             raise FarmError(f"--listen {host} --port {port}: {error}") from None
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, name="farm-desk", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="farm-desk", daemon=True).start()
 
     def close(self) -> None:
         """No longer answer."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..file_lock import locked
 from .errors import FarmError
 
-_LOCK_S = 1.0
+_LOCK_S = 0.2
 
 
 class Home:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,27 +19,32 @@ _LOOK_S = 5.0  #: how often workers are looked at
 _NODES_S = 2.0  #: how often machines are
 
 
-def import_ray() -> ModuleType:
-    """Ray.
+def require_ray() -> None:
+    """Without importing it, as it reads its settings from the environment when it is imported.
 
     Raises:
         FarmError: it isn't installed.
     """
-    try:
-        import ray
-        from ray import cloudpickle
-    except ImportError as error:
-        raise FarmError(f'a farm runs on Ray, which isn\'t installed here ({error}): pip install "ray[default]"') from None
-    for module in (comfy, worker):  # they travel to the other machines, whose versions of this pack don't matter then
+    if importlib.util.find_spec("ray") is None:
+        raise FarmError('a farm runs on Ray, which isn\'t installed here: pip install "ray[default]"')
+
+
+def _imported_ray() -> ModuleType:
+    """Ray, told which modules travel to the other machines, whose versions of this pack don't matter then."""
+    import ray
+    from ray import cloudpickle
+
+    for module in (comfy, worker):
         cloudpickle.register_pickle_by_value(module)
     return ray
 
 
 class RayFleet:
-    """A :class:`.fleet.Fleet` over the cluster at ``address``."""
+    """A :class:`.fleet.Fleet` over the cluster at ``address``, as long as its processes here are alive."""
 
-    def __init__(self, address: str) -> None:
-        self._ray = ray = import_ray()
+    def __init__(self, address: str, is_alive: Callable[[], bool]) -> None:
+        self._ray = ray = _imported_ray()
+        self._is_alive = is_alive
         try:
             context = ray.init(address=address, namespace="fast-compile-farm", log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -63,7 +70,7 @@ class RayFleet:
         """As an actor that Ray doesn't restart: the head decides when."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        has = next((node["Resources"] for node in self._nodes if node["NodeID"] == slot.machine), {})
+        has: dict[str, float] = next((node["Resources"] for node in self._nodes if node["NodeID"] == slot.machine), {})
         remote = self._ray.remote(concurrency_groups={"beside": 1})(_with_groups(self._ray, worker.Worker))
         actor = remote.options(
             num_cpus=0,
@@ -87,6 +94,8 @@ class RayFleet:
 
     def events(self, wait_s: float) -> list[Event]:
         """What actors have answered, or that they can't."""
+        if not self._is_alive():
+            raise FarmError("Ray has ended on this machine; start the farm again: its queue is kept")
         now = time.monotonic()
         for name, at in list(self._looked.items()):
             if now - at > _LOOK_S:
@@ -106,6 +115,8 @@ class RayFleet:
 
     def close(self) -> None:
         """End all workers, and leave the cluster."""
+        if not self._is_alive():
+            return  # and with it all workers
         stops = [actor.stop.remote() for actor in self._actors.values()]
         if stops:
             self._ray.wait(stops, num_returns=len(stops), timeout=15)

@@ -19,6 +19,8 @@ from .machine import room, worker_settings
 from .ray_fleet import RayFleet
 from .store import Store
 
+_TRIES = 3
+
 
 def start(
     home: Home,
@@ -41,14 +43,9 @@ def start(
         token, _ = home.tokens()
         shutil.rmtree(home.workers, ignore_errors=True)  # of those that were killed
         store = Store(home.queue)
-        address = f"{listen}:{ray_port or free_port()}"
-        ray_port = int(address.rpartition(":")[2])
         variables = environment(home.cluster_token, listen, settings)
-        say("starting Ray", "")
-        cluster = Cluster(head_options(listen, ray_port, dashboard_port, count), variables, home.path / "ray.log")
+        cluster, fleet, address = _start_ray(listen, ray_port, dashboard_port, count, variables, home.path / "ray.log", say)
         try:
-            cluster.wait_for(listen, ray_port)
-            fleet = RayFleet(address)
             head = Head(store, fleet, output, lambda text: say(text, ""), limit_s)
             about = {"dashboard": f"http://{fleet.dashboard}" if fleet.dashboard else None, "output": str(output), "cluster": address}
             desk = Desk(head, token, listen, port, about)
@@ -62,6 +59,28 @@ def start(
             cluster.stop()
             store.close()
     return 0
+
+
+def _start_ray(
+    host: str, port: int, dashboard_port: int | None, workers: int, variables: dict[str, str], log: Path, say: Say
+) -> tuple[Cluster, RayFleet, str]:
+    """Ray's processes, a connection and its address. On a busy machine they may not come up in the time that Ray gives itself: tried again."""
+    for left in reversed(range(_TRIES)):
+        chosen = port or free_port()
+        say("starting Ray", "")
+        cluster = Cluster(head_options(host, chosen, dashboard_port, workers), variables, log)
+        try:
+            cluster.wait_for(host, chosen)
+            return cluster, RayFleet(f"{host}:{chosen}", cluster.is_alive), f"{host}:{chosen}"
+        except FarmError as error:
+            cluster.stop()
+            if not left:
+                raise
+            say(str(error).splitlines()[-1], "yellow")
+        except BaseException:
+            cluster.stop()
+            raise
+    raise FarmError("Ray did not start")
 
 
 def join(

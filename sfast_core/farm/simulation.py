@@ -42,6 +42,7 @@ class Outcome:
     workers: int
     seconds: float = 0.0  #: until the last job was done
     useful_s: float = 0.0  #: of all workers together: computing what was asked for
+    at_work_s: float = 0.0  #: of all workers together: that, loading and switching
     loads: int = 0
     switches: int = 0
     idle_s: float = 0.0  #: of all workers together, while jobs waited
@@ -117,4 +118,6 @@ def _begin(kind: Kind, warm: Warm, now: float, outcome: Outcome) -> tuple[float,
     outcome.useful_s += kind.run_s
     outcome.loads += cold
     outcome.switches += switched
-    return kind.run_s + kind.load_s * cold + kind.switch_s * switched, cold
+    seconds = kind.run_s + kind.load_s * cold + kind.switch_s * switched
+    outcome.at_work_s += seconds
+    return seconds, cold
