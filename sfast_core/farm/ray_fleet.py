@@ -17,6 +17,7 @@ from .store import Task
 RESOURCE = "fast_compile_worker"  #: of a machine: how many workers belong there
 _LOOK_S = 5.0  #: how often workers are looked at
 _NODES_S = 2.0  #: how often machines are
+_CONNECT_S = 180.0
 
 
 def require_ray() -> None:
@@ -45,11 +46,7 @@ class RayFleet:
     def __init__(self, address: str, is_alive: Callable[[], bool]) -> None:
         self._ray = ray = _imported_ray()
         self._is_alive = is_alive
-        try:
-            context = ray.init(address=address, namespace="fast-compile-farm", log_to_driver=False, logging_level="error")
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise FarmError(f"Ray at {address} doesn't answer: {error}") from None
-        self.dashboard: str | None = context.dashboard_url or None
+        self.dashboard = _connected(ray, address, is_alive)
         self._leash = Path(str(leash.__file__)).read_text("utf-8")
         self._actors: dict[str, Any] = {}
         self._slots: dict[str, Slot] = {}
@@ -162,6 +159,19 @@ class RayFleet:
         self._looked.pop(name, None)
         self._folders.pop(name, None)
         return self._actors.pop(name, None)
+
+
+def _connected(ray: ModuleType, address: str, is_alive: Callable[[], bool]) -> str | None:
+    """Connect; where Ray's dashboard is. Ray's own patience is for machines that have nothing else to do."""
+    end = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            context = ray.init(address=address, namespace="fast-compile-farm", log_to_driver=False, logging_level="error")
+            return context.dashboard_url or None
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            ray.shutdown()
+            if not is_alive() or time.monotonic() > end:
+                raise FarmError(f"Ray at {address} doesn't answer: {error}") from None
 
 
 def _with_groups(ray: ModuleType, made: type[worker.Worker]) -> type:
