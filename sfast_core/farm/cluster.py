@@ -104,7 +104,7 @@ def head_options(host: str, port: int, dashboard_port: int | None, workers: int)
     found = ["--head", f"--node-ip-address={host}", f"--port={port}", *_machine_options(workers)]
     if dashboard_port is None:
         return [*found, "--include-dashboard=false"]
-    return [*found, "--include-dashboard=true", f"--dashboard-host={host}", f"--dashboard-port={dashboard_port}"]
+    return [*found, "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]
 
 
 def join_options(address: str, workers: int) -> list[str]:

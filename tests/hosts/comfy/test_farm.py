@@ -23,6 +23,7 @@ WORKERS = 2
 def test_the_same_bytes_as_one_comfyui_makes(comfyui: Path, comfyui_python: str, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason='needs Ray: pip install "ray[default]"')
     base = tmp_path / "comfy"
+    (base / "models" / "checkpoints").mkdir(parents=True)
     made = [comfyui_python, "-c", MODEL, str(HERE), str(base / "models" / "checkpoints")]
     subprocess.run(made, env={**os.environ, "COMFYUI_PATH": str(comfyui)}, cwd=HERE, check=True)
     larger = txt2img("tiny-sd15.safetensors", {})
