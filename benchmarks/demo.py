@@ -6,7 +6,6 @@ weights. Needs no network. Exits with 0 unless something is wrong.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -19,10 +18,10 @@ import numpy as np
 import torch
 
 from . import demo_full_size
+from .demo_options import PICTURE_NAME, parse
 from .demo_picture import Comparison, draw_comparison
 
 MODEL_FOLDER = Path(__file__).parent / "demo_model"
-PICTURE_NAME = "fast_compile_demo.png"
 PROMPTS = (
     "a red circle on a blue background",
     "a yellow star on a purple background",
@@ -164,16 +163,6 @@ def compare(device: torch.device, steps: int) -> tuple[Comparison, str, list[str
         )
     print(f"largest difference {comparison.largest_difference:.3g}, mean {comparison.mean_difference:.2g}, of 255 levels\n")
     return comparison, text, faults
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="eager and fast side by side, in one picture")
-    parser.add_argument("--out", type=Path, default=Path.cwd(), help=f"folder for {PICTURE_NAME} (default: the working directory)")
-    parser.add_argument("--steps", type=int, default=20, help="denoising steps")
-    parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--no-full-size", action="store_true", help="leave SD1.5's and SDXL's UNets out")
-    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -83,7 +83,7 @@ def _attention(arguments: tuple[Any, ...]) -> dict[str, Launch]:
 def _cross_tiles(keys: int, depth: int) -> Iterator[tuple[str, Launch]]:
     from sfast_core.ops.attention import triton_cross_impl
 
-    chosen = triton_cross_impl.cut(keys, depth)
+    chosen = triton_cross_impl.tiling(keys, depth)
     for rows, warps, stages in ((128, 8, 2), (128, 4, 2), (64, 4, 2), (64, 4, 1)):
         if sum(chosen.head) > 96 and rows == 128:
             continue
@@ -97,7 +97,7 @@ def _cross(plan: Any, blocks: int) -> Launch:
 
     def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> torch.Tensor:
         out = q.new_empty((q.shape[0], q.shape[2], q.shape[1], q.shape[3]))
-        triton_cross_impl.launch_cut(plan, blocks, q, k, v, q.shape[3] ** -0.5, out)
+        triton_cross_impl.launch_tiled(plan, blocks, q, k, v, q.shape[3] ** -0.5, out)
         return out.transpose(1, 2)
 
     return launch

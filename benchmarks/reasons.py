@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sfast_core.reasons import table
+from sfast_core.reporting.reasons import table
 
 from .publish import ROOT, fill
 

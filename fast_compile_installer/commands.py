@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from . import ROOT, native, optional
 from .console import say
 from .environment import Environment, EnvironmentFailed, prepare
+from .native import load
 from .packages import packages_for
 
 # Runs a module of this repository as a program, from whatever folder the caller is in, so that paths mean what they say.
@@ -17,8 +18,24 @@ _RUN_MODULE = "import runpy, sys; sys.path[0] = sys.argv.pop(1)\nrunpy.run_modul
 _WORKERS = str(min(os.cpu_count() or 1, 8))  # each takes a gigabyte
 
 
+_TEST_HELP = """usage: python install.py test [pytest's options]
+
+ruff, mypy and the tests, in a private environment that is made the first time. What stands behind it goes to pytest:
+  python install.py test tests/ops -k attention     those tests
+  python install.py test -n 0                       in one process
+"""
+
+
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Make the private environment ready for ``command`` and run it there."""
+    """Make the private environment ready for ``command`` and run it there. Help, and what is wrong in the options, comes before that."""
+    if command == "demo":
+        try:
+            load("demo_options", ROOT / "benchmarks" / "demo_options.py").parse(arguments)
+        except SystemExit as ended:  # it has helped, or said what is wrong
+            return int(ended.code or 0)
+    elif set(arguments) & {"-h", "--help"}:
+        print(_TEST_HELP, end="")
+        return 0
     try:
         environment = prepare(command, packages_for(command))
         native.builder().ensure(say)
@@ -26,7 +43,7 @@ def run(command: str, arguments: Sequence[str]) -> int:
         if frontend:
             optional.install(environment.pip, frontend)
         return demo(environment, arguments) if command == "demo" else test(environment, arguments)
-    except EnvironmentFailed as error:
+    except (EnvironmentFailed, OSError) as error:  # a full disk, a folder that can't be written to
         say(str(error))
         return 1
     except KeyboardInterrupt:

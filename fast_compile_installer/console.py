@@ -9,3 +9,15 @@ def say(line: str) -> None:
     """Print one line at once, under the pack's name, on consoles of any encoding."""
     encoding = sys.stdout.encoding or "ascii"
     print(f"Fast Compile: {line}".encode(encoding, "replace").decode(encoding), flush=True)
+
+
+def announce(line: str) -> None:
+    """Say what takes long before it does: also on the terminal itself, where a host keeps what is printed until the end (A1111 does)."""
+    say(line)
+    if sys.stdout.isatty():
+        return
+    try:
+        with open("CONOUT$" if sys.platform == "win32" else "/dev/tty", "w", encoding="utf-8", errors="replace") as terminal:
+            terminal.write(f"Fast Compile: {line}\n")
+    except OSError:  # there is no terminal
+        pass

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from . import ROOT, failures, native, optional, requirements
-from .console import say
+from .console import announce, say
 from .pip import Pip, PipError, for_running_python
 
 PIP_LIMIT_S = 600.0
@@ -50,7 +50,7 @@ def _install_missing(pip: Pip | None, again: bool) -> list[str]:
         if failed is not None:
             reason = f"{failed}; tried before, and again a day later or by python install.py {RETRY}"
         else:
-            say(f"installing {', '.join(wanted)} ...")
+            announce(f"installing {', '.join(wanted)} (once; it may take a minute) ...")
             try:
                 _install(pip, wanted)
             except PipError as error:

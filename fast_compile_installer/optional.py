@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import ROOT, failures, requirements
-from .console import say
+from .console import announce, say
 from .pip import Pip, PipError
 
 NAME = "nvidia-cudnn-frontend"
@@ -29,7 +29,7 @@ def wanted(again: bool = False) -> str | None:
 
 def install(pip: Pip, key: str, limit_s: float = 120.0) -> None:
     """Install it. That it can't be had is no error, and for the same ``key`` isn't tried again for a week."""
-    say(f"installing {NAME} (convolutions fused by cuDNN) ...")
+    announce(f"installing {NAME} (convolutions fused by cuDNN) ...")
     try:
         # Its dependencies are for other parts of it: the CUTLASS DSL.
         pip.install(["--no-deps", "--only-binary", ":all:", NAME], show=False, limit_s=limit_s)

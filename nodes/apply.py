@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ..sfast_core import CompileConfig
 from ..sfast_core.hosts import comfy
-from ..sfast_core.qualities import EXACT, QUALITIES
+from ..sfast_core.quality.levels import EXACT, QUALITIES
 from .applying import config_of, metadata_of, switches
 from .schema import CATEGORY, aliases
 
@@ -28,7 +28,9 @@ class ApplyFastCompile(io.ComfyNode):
                 "The picture stays the same up to float rounding. LoRAs may stand before or after this node. Where something can't be "
                 "accelerated the model runs as it was, and the log says why."
             ),
-            **aliases("compile", "speed up", "faster", "stable-fast", "cuda graph", "torch compile"),
+            **aliases(
+                "compile", "speed up", "faster", "accelerate", "optimize", "stable-fast", "cuda graph", "torch compile", "tensorrt", "sage attention", "teacache"
+            ),
             inputs=[
                 io.Model.Input("model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."),
                 *switches("the model"),

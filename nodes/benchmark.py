@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..sfast_core.hosts.comfy.benchmark import NO_GPU, compare, steps_in_all, why_not
+from ..sfast_core.hosts.comfy.benchmark import NO_GPU, compare, rounds_in_words, steps_in_all, why_not
+from ..sfast_core.hosts.comfy.board import measured
 from ..sfast_core.hosts.comfy.events import send
 from ..sfast_core.hosts.comfy.lookup import graph_bytes_by_model
 from ..sfast_core.hosts.comfy.sampling import Sampling
@@ -88,8 +89,8 @@ class FastCompileBenchmark(io.ComfyNode):
         bar = comfy.utils.ProgressBar(steps_in_all(model, steps, rounds))
         how = Sampling(positive, negative, cfg, sampler_name, scheduler)
         found = compare(model, (width, height, batch_size), how, steps, rounds, lambda: bar.update(1))
-        eager = {"model": found.model, "inputs": found.inputs, "rate": found.steps / statistics.median(found.eager_s)}
-        send({"graphs": graph_bytes_by_model(), "eager": eager})
+        send({"graphs": graph_bytes_by_model()})
+        measured(found.model, found.inputs, found.speedup)
         return io.NodeOutput(draw(found).tensor(), found.text(), ui=show(found.text()))
 
 
@@ -110,7 +111,7 @@ def draw(found: Comparison) -> Picture:
     picture.gap().line(f"Getting ready took {found.ready_s:.2f} s for the first {found.ready_steps} steps, once per size.")
     picture.line(f"Largest difference between the two latents: {found.largest:.2e}; their values spread by {found.spread:.2e}.")
     picture.line(
-        f"Medians of {len(found.fast_s)} rounds that alternate between the two. Graphs: {found.graph_bytes / 2**20:.0f} MB.", FAINT
+        f"These are {rounds_in_words(len(found.fast_s))}. Graphs: {found.graph_bytes / 2**20:.0f} MB.", FAINT
     )
     for reason, count in found.reasons.most_common(6):
         picture.line(f"as before, {count}x: {reason}", RED)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from comfy_api.latest import ComfyExtension, io
 
+from ..sfast_core.hosts.comfy.board import machine
 from .apply import ApplyFastCompile
 from .apply_clip import ApplyFastCompileCLIP
 from .apply_controlnet import ApplyFastCompileControlNet
@@ -15,6 +18,8 @@ from .routes import add_routes
 from .settings import FastCompileSettings
 from .warm_up import FastCompileWarmUp
 
+log = logging.getLogger("fast_compile")
+
 
 class FastCompileExtension(ComfyExtension):
     """Lists the nodes. The route is added with them: older ComfyUI never calls ``on_load``."""
@@ -22,6 +27,8 @@ class FastCompileExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """Every node of the pack."""
         add_routes()
+        if (found := machine()) is not None:
+            log.warning("Fast Compile: nothing is faster here, because %s. What you can do: %s.", found["why"], found["advice"])
         return [
             ApplyFastCompile,
             ApplyFastCompileVAE,

@@ -1,16 +1,28 @@
-"""The nodes for a ComfyUI that is too old for them: a shared workflow opens and runs as it would without them, and each node says why.
+"""The nodes where ComfyUI, its Python or its PyTorch is too old: a shared workflow opens and runs as it would without them, and each node says why.
 
 They are written in ComfyUI's first form of a node, which every version knows, and import nothing of it.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Any, ClassVar
 
+from . import why_not
+
 CATEGORY = "model/fast compile"
-NEEDS = "0.3.64"
-WHY = f"this ComfyUI is too old for Fast Compile, which needs {NEEDS} or newer"
-ADVICE = "update ComfyUI; until then everything passes these nodes untouched, and pictures are right"
+_PASSES = "until then everything passes these nodes untouched, and pictures are right"
+
+
+def _why() -> tuple[str, str]:
+    why, remedy = why_not() or ("Fast Compile can't run here", "please report it")
+    return why, f"{remedy}; {_PASSES}"
+
+
+def say_so() -> None:
+    """In the log, when ComfyUI starts."""
+    logging.getLogger("fast_compile").warning("Nothing is faster: %s. What you can do: %s.", *_why())
 
 
 class _Any(str):
@@ -47,7 +59,7 @@ class _Older:
     def run(self, unique_id: str | None = None, **inputs: Any) -> dict[str, Any]:
         """What ComfyUI calls."""
         _tell(unique_id)
-        return {"ui": {"text": [f"Nothing is faster: {WHY}. What you can do: {ADVICE}."]}, "result": self.result(inputs)}
+        return {"ui": {"text": ["Nothing is faster: {}. What you can do: {}.".format(*_why())]}, "result": self.result(inputs)}
 
     def result(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
         """The outputs."""
@@ -55,10 +67,13 @@ class _Older:
 
 
 def _tell(node: str | None) -> None:
-    """The badge of this node."""
-    from ..sfast_core.hosts.comfy.events import EAGER, send
-
-    send({"node": node, "state": EAGER, "model": "", "why": WHY, "advice": ADVICE, "graph_bytes": 0})
+    """The badge of this node, on every page. Nothing of the core is imported, which this Python may not be able to read."""
+    why, advice = _why()
+    data = {"nodes": [node], "state": "eager", "model": "", "why": why, "advice": advice, "graph_bytes": 0}
+    try:
+        sys.modules["server"].PromptServer.instance.send_sync("fast_compile.status", data)  # type: ignore[attr-defined]
+    except Exception:  # nobody listens, or ComfyUI is a library
+        pass
 
 
 def _applies(name: str, of: str) -> type[_Older]:
@@ -110,7 +125,7 @@ class _FreeMemory(_Older):
 def _picture() -> Any:
     from .picture import AMBER, Picture
 
-    return Picture().title("Fast Compile").line(f"{WHY[0].upper()}{WHY[1:]}.", AMBER).tensor()
+    return Picture().title("Fast Compile").line(f"{_why()[0]}.", AMBER).tensor()
 
 
 class _Report(_Older):
@@ -121,7 +136,7 @@ class _Report(_Older):
 
     def result(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
         """Why there is nothing to report."""
-        return WHY, _picture()
+        return _why()[0], _picture()
 
 
 class _Benchmark(_Older):
@@ -149,7 +164,7 @@ class _Benchmark(_Older):
 
     def result(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
         """Why nothing was measured."""
-        return _picture(), WHY
+        return _picture(), _why()[0]
 
 
 NODE_CLASS_MAPPINGS: dict[str, type[_Older]] = {

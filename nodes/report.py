@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..sfast_core.hosts.comfy.lookup import report_of
-from ..sfast_core.report import Report
+from ..sfast_core.reporting.report import Report
 from .report_picture import draw
 from .schema import CATEGORY, aliases
 from .shown import show

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .picture import AMBER, BLUE, FAINT, GREEN, RED, Picture
 
 if TYPE_CHECKING:
-    from ..sfast_core.report import ModuleReport, Report, SignatureReport
+    from ..sfast_core.reporting.report import ModuleReport, Report, SignatureReport
 
 _PATHS = (
     ("replayed", "replayed as a graph", GREEN),

@@ -1,6 +1,7 @@
-"""``GET /fast_compile/report``: the report of every compiled model, as JSON.
+"""``GET /fast_compile/report``: the report of every compiled model, as JSON. ``GET /fast_compile/status``: what the nodes' badges show.
 
-``?name=SD15`` leaves out the others, and ``?format=text`` gives what the report's text says of them.
+``report?name=SD15`` leaves out the others; ``report?format=text`` gives what the report's text says of them, ``format=parts`` the same in
+three parts. ``status?workflow=ID``: of the nodes of this workflow of the editor's. ``docs/NAME.md``: a page of the documents.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 ROUTE = "/fast_compile/report"
+STATUS = "/fast_compile/status"
+DOCS = "/fast_compile/docs/{name}"
 
 
 def add_routes() -> None:
-    """Add the route to ComfyUI's server. Without a server (ComfyUI as a library), or a second time, there is nothing to do."""
+    """Add the routes to ComfyUI's server. Without a server (ComfyUI as a library), or a second time, there is nothing to do."""
     from ..sfast_core.hosts.comfy.events import server
 
     found = server()
@@ -25,20 +29,44 @@ def add_routes() -> None:
     @found.routes.get(ROUTE)
     async def report(request: Any) -> web.Response:
         # Not in the server's own thread, which others wait for: a long report takes milliseconds. It waits for no call that is running.
-        plain, names = request.query.get("format") == "text", request.query.getall("name", [])
-        text = await asyncio.get_running_loop().run_in_executor(None, report_text, plain, names)
-        return web.Response(text=text, content_type="text/plain" if plain else "application/json")
+        form, names = request.query.get("format", "json"), request.query.getall("name", [])
+        text = await asyncio.get_running_loop().run_in_executor(None, report_text, form, names)
+        return web.Response(text=text, content_type="text/plain" if form == "text" else "application/json")
+
+    @found.routes.get(STATUS)
+    async def status(request: Any) -> web.Response:
+        from ..sfast_core.hosts.comfy.board import board
+
+        return web.json_response(await asyncio.get_running_loop().run_in_executor(None, board, request.query.get("workflow")))
+
+    @found.routes.get(DOCS)
+    async def page(request: Any) -> web.Response:
+        text = page_text(request.match_info["name"])
+        return web.Response(status=404) if text is None else web.Response(text=text, content_type="text/plain", charset="utf-8")
 
 
-def report_text(plain: bool = False, names: Sequence[str] = ()) -> str:
-    """The report as JSON, or to read, taken while another thread may be sampling. ``names``: of the models; none, for all of them."""
+def report_text(form: str = "json", names: Sequence[str] = ()) -> str:
+    """The report, taken while another thread may be sampling.
+
+    Args:
+        form: ``json``, ``text`` to read, or ``parts`` of that text as JSON.
+        names: of the models; none, for all of them.
+    """
     from ..sfast_core.hosts import comfy
-    from ..sfast_core.report import read_while_counting
+    from ..sfast_core.hosts.comfy.board import with_measured
+    from ..sfast_core.reporting.report import read_while_counting
 
     def read() -> str:
-        found = comfy.report()
+        found = with_measured(comfy.report())
         if names:
             found.modules = [module for module in found.modules if module.name in names]
-        return found.text() if plain else json.dumps(found.as_dict())
+        return found.text() if form == "text" else json.dumps(found.parts() if form == "parts" else found.as_dict())
 
     return read_while_counting(read)
+
+
+def page_text(name: str) -> str | None:
+    """A page of the pack's documents, ``limits.md``, or None where there is none of this name."""
+    folder = Path(__file__).resolve().parent.parent / "docs"
+    found = {path.name: path for path in folder.glob("*.md")}.get(name)
+    return None if found is None else found.read_text("utf-8")

@@ -11,4 +11,6 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6):
 
     FastCompileScript = load()
 else:
-    print(f"Fast Compile needs PyTorch 2.6 or newer, this is {torch.__version__}: pictures are made as before.")
+    from sfast_core.hosts.webui.too_old import tell
+
+    tell(torch.__version__)

@@ -1,19 +1,47 @@
 """Fast Compile's core: trace a module once, fuse it, replay it as a CUDA graph, and stay right while everything around it changes.
 
-Importing it imports torch and nothing else: no kernel library, no GPU, no host.
+What it offers is imported when it is asked for, and imports torch and nothing else: no kernel library, no GPU, no host. So the commands of
+``python -m sfast_core`` can say what is missing where there is no torch.
 """
 
-from .compiled import CompiledModule, compile, uninstall
-from .config import CompileConfig
-from .operators import register_operators
-from .report import Report
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .version import VERSION as __version__
 
+if TYPE_CHECKING:
+    from .compiled import CompiledModule, compile, uninstall
+    from .config import CompileConfig
+    from .operators import register_operators
+    from .reporting.report import Report
+
 __all__ = ["CompileConfig", "CompiledModule", "Report", "__version__", "compile", "compile_pipeline", "register_operators", "uninstall"]
+_FILES = {
+    "CompileConfig": "config",
+    "CompiledModule": "compiled",
+    "Report": "reporting.report",
+    "compile": "compiled",
+    "register_operators": "operators",
+    "uninstall": "compiled",
+}
 
 
-def compile_pipeline(pipeline, config=None):  # type: ignore[no-untyped-def]
+def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Any:
     """Compile the models of a diffusers pipeline; see :func:`sfast_core.hosts.diffusers.compile_pipeline`."""
     from .hosts.diffusers import compile_pipeline as install
 
     return install(pipeline, config)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    globals()[name] = value = getattr(import_module(f".{_FILES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

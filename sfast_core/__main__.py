@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from .terminal import Say, printer
+from .reporting.terminal import Say, printer
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="first delete what was kept about which kernel is fastest; it is measured again when needed",
     )
+    doctor.add_argument("--json", action="store_true", help="as JSON: findings with state, name, text and mend, and how many problems")
     doctor.set_defaults(run=_doctor)
     build = commands.add_parser(
         "build",
@@ -62,23 +65,54 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _doctor(options: argparse.Namespace, say: Say) -> int:
-    from .doctor import examine
-    from .doctor.cache import clear_cache
+def _in_the_way() -> dict[str, Any] | None:
+    """What is missing before anything can be looked at, as a finding; None where nothing is."""
+    mend = "run this with the host's own Python"
+    if sys.version_info < (3, 10):  # noqa: UP036
+        text = "{}.{} is too old: 3.10 or newer is needed".format(*sys.version_info[:2])
+        return {"state": "problem", "name": "python", "text": text, "mend": mend}
+    try:
+        import torch  # noqa: F401
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        text = f"{sys.executable} has no PyTorch" if missing else f"PyTorch can't be loaded: {str(error).partition(chr(10))[0]}"
+        return {"state": "problem", "name": "torch", "text": text, "mend": f"{mend}, or install PyTorch (pytorch.org, Get Started)"}
+    return None
 
-    if options.clear_cache:
+
+def _findings() -> Iterator[dict[str, Any]]:
+    """What the doctor finds, as plain data."""
+    if (missing := _in_the_way()) is not None:
+        yield missing
+        return
+    from .doctor import examine
+
+    yield from map(asdict, examine())
+
+
+def _doctor(options: argparse.Namespace, say: Say) -> int:
+    if options.clear_cache and _in_the_way() is None:
+        from .doctor.cache import clear_cache
+
         try:
             files, size = clear_cache()
         except OSError as error:
             say(f"the cache can't be cleared: {error}", "bold red")
             return 1
-        say(f"cache cleared: {files} files, {size / 1024:.0f} KB", "")
-    problems = 0
-    for finding in examine():
-        say(f"{finding.state:8}{finding.name}: {finding.text}", _STYLES[finding.state])
-        if finding.mend and finding.state != "ok":
-            say(f"{'':8}-> {finding.mend}", "")
-        problems += finding.state == "problem"
+        if not options.json:
+            say(f"cache cleared: {files} files, {size / 1024:.0f} KB", "")
+    found, problems = [], 0
+    for finding in _findings():
+        problems += finding["state"] == "problem"
+        found.append(finding)
+        if options.json:
+            continue
+        say(f"{finding['state']:8}{finding['name']}: {finding['text']}", _STYLES[finding["state"]])
+        if finding["mend"] and finding["state"] != "ok":
+            say(f"{'':8}-> {finding['mend']}", "")
+    if options.json:
+        print(json.dumps({"findings": found, "problems": problems}, indent=2))
+        return 1 if problems else 0
     if problems:
         count = f"{problems} problem{'s' if problems > 1 else ''}"
         say(f"The fastest way isn't open: {count}. What can't be accelerated runs as it did before.", "bold")
@@ -99,7 +133,7 @@ def _build(options: argparse.Namespace, say: Say) -> int:
 
 
 def _report(options: argparse.Namespace, say: Say) -> int:
-    from .report_file import read_report, report_from
+    from .reporting.saved import read_report, report_from
 
     try:
         report = report_from(json.load(sys.stdin)) if options.file == "-" else read_report(Path(options.file))
@@ -111,7 +145,7 @@ def _report(options: argparse.Namespace, say: Say) -> int:
         print(f"{options.file}: not a report of Fast Compile: {error}", file=sys.stderr)
         return 2
     for line in text.splitlines():
-        say(line, "bold" if not line.startswith(" ") else "yellow" if line.strip().startswith(("eager", "no graph")) else "")
+        say(line, "bold" if not line.startswith(" ") else "yellow" if line.strip().startswith(("ran as before", "no graph")) else "")
     return 0
 
 

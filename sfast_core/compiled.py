@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from .ahead import prepare
 from .config import CompileConfig
 from .engine import Engine, Forward
 from .libraries import known_layers
-from .report import Report, versions
+from .machine.ahead import prepare
+from .reporting.report import Report, versions
 from .state import StatefulCalls, has_state
 
 log = logging.getLogger("fast_compile")
-_MARK = "_fast_compile_engine"
+MARK = "_fast_compile_engine"
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})  #: what torch.export reads of a forward
 _COMPILED_CALL = "get_compiled_call"  #: by which transformers' generate() has torch.compile take the model when its cache is static
 _METHODS = {"encode": "encoder", "decode": "decoder"}  #: an autoencoder's, and the submodules that these call
@@ -105,7 +105,7 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
     _say_what_goes_past(module)
     prepare()
     forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig(), known_layers), _before(module))
-    module.__dict__[_MARK] = module.__dict__["forward"] = forward
+    module.__dict__[MARK] = module.__dict__["forward"] = forward
     if callable(getattr(type(module), _COMPILED_CALL, None)) and _COMPILED_CALL not in module.__dict__:
         module.__dict__[_COMPILED_CALL] = _CompiledCall(module)
     return forward.handle(module)
@@ -133,7 +133,7 @@ def uninstall(module: torch.nn.Module) -> None:
     if forward is None:
         return
     forward.installed = False
-    del module.__dict__[_MARK]
+    del module.__dict__[MARK]
     if isinstance(module.__dict__.get(_COMPILED_CALL), _CompiledCall):
         del module.__dict__[_COMPILED_CALL]
     if module.__dict__.get("forward") is forward:
@@ -149,7 +149,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 def _installed(module: torch.nn.Module) -> _FastForward | None:
     """What is installed on this very module: a shallow copy shares what is in the dict of the other."""
-    forward = module.__dict__.get(_MARK)
+    forward = module.__dict__.get(MARK)
     return forward if isinstance(forward, _FastForward) and forward.installed and forward.is_of(module) else None
 
 
@@ -288,7 +288,7 @@ def _called_on(caller: Any, forward: _OwnForward) -> torch.nn.Module:
     """The module that is called: a shallow copy has the forward of the other one, so it is whose ``__call__`` the caller's frame belongs to."""
     if caller.f_globals is vars(torch.nn.modules.module):
         module = caller.f_locals.get("self")
-        if isinstance(module, torch.nn.Module) and module.__dict__.get(_MARK) is forward:
+        if isinstance(module, torch.nn.Module) and module.__dict__.get(MARK) is forward:
             return module
     return forward.alive()
 

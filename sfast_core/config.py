@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .qualities import EXACT, FAST, PARTS, QUALITIES
+from .quality.levels import EXACT, FAST, PARTS, QUALITIES
 
 CPU_SWITCH = "FAST_COMPILE_CPU"
 #: Why a call of more than ``graph_pixels`` is fused, but not captured.

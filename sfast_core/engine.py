@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 
 from .capture import (
+    Call,
     CaptureError,
     GradientsRecorded,
     OnlyThisCall,
-    Recorded,
     Signature,
     Surroundings,
     ThreadState,
@@ -32,20 +31,21 @@ from .capture import (
 )
 from .capture.trace import LeafScope
 from .config import CompileConfig
-from .forks import renew_in_children
-from .fusing import OverBudget, fuse
 from .lowering import lower
-from .on_device import OnDevice
-from .reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY, PYTHON, reason_of, told
-from .report import ModuleReport, SignatureReport
-from .reporter import Reporter
+from .machine.forks import renew_in_children
+from .programs.entries import CacheEntry
+from .programs.fusing import OverBudget, fuse
+from .programs.on_device import Devices, OnDevice
+from .programs.segmented import Unfinished
+from .quality.sensitivity import Sensitivity
+from .reporting.reason import PYTHON, reason_of, told
+from .reporting.reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY
+from .reporting.report import ModuleReport, SignatureReport
+from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import WeightStore
-from .segmented import Unfinished
-from .sensitivity import Sensitivity
-from .variants import Variant
 from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
@@ -60,7 +60,8 @@ class Engine:
 
     Attributes:
         config: asked anew at each call.
-        report: what became of the calls, for who uses ``host`` (:mod:`.reasons`).
+        devices: what there is on each device that calls ran on.
+        report: what became of the calls, for who uses ``host`` (:mod:`.reporting.reasons`).
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
@@ -77,8 +78,7 @@ class Engine:
         self._tracer = Tracer(leaf_scope)
         self.taken_in = self._tracer.taken_in
         self.store: Store = store or WeightStore()
-        self._devices: dict[torch.device, OnDevice] = {}
-        self._last: OnDevice | None = None  # where the last call ran
+        self.devices = Devices(self.report, self.store, lambda device: device_graphs(device))
         self._sensitivity = Sensitivity()
         renew_in_children(self)
 
@@ -98,7 +98,7 @@ class Engine:
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in the middle of a call."""
-        self._devices, self._last = {}, None
+        self.devices.renew()
         self.store.renew()
         self.report.signatures.clear()
 
@@ -121,105 +121,131 @@ class Engine:
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
             around: what the call brings along for code that runs live.
         """
-        around = around or Surroundings(None, module)
-        arguments = (lambda: Signature(args, kwargs, around.key)) if eager is None else None  # else the host has kept its own
-        recorded = Recorded(original, lambda: original(*args, **kwargs), arguments, around)
-        eager = eager or recorded.call
+        call = Call(module, original, args, kwargs, eager, around)
         if recording():  # inside another module's recorded call
             with self.store.plain():
-                return eager()
+                return call.eager()
         if watching := what_watches():
-            return self.run_eager(watching, eager)
+            return self.run_eager(watching, call.eager)
         try:
-            signature = Signature(args, kwargs, around.key)
+            signature = call.sign()
             if signature.objects and (reason := self._tracer.why_not(signature)):
                 raise CaptureError(reason)
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
-            if isinstance(error, GradientsRecorded):
-                with self.store.lock:
-                    self.store.leave_to_autograd()
-                    self.report.adopted_bytes = self.store.adopted_bytes
-            elif self.in_parts is not None and told(reason_of(error)).code == NOT_KEYED.code:  # its blocks may not look at that
-                return self.in_parts(module, reason_of(error), eager)
-            return self.run_eager(reason_of(error), eager)
-        on, before, in_parts = self._on(device), ThreadState(), None
-        with on.lock, self.taken_in.here(around):
+            return self._not_keyed(call, error)
+        on, before, in_parts = self.devices.at(device), ThreadState(), False
+        with on.lock, self.taken_in.here(call.around):
             try:
-                first_call = lambda: self._first_call(on, module, signature, recorded, eager, around)  # noqa: E731
-                variant = on.variants.take(signature.key, signature.tensors)
-                replayed = self._replay_ahead(variant, signature, device)
-                if variant is not None and variant.guard is not None and (change := variant.guard.changed(module) or self._tracer.live.over(module)):
-                    left, variant, replayed = variant, on.variants.another(signature.key, module, signature.tensors), None
-                    if variant is None:
-                        self.reporter.say(f"{change}: tracing again")
-                        on.leave(signature.key, left, module, change)
-                        if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.sampling, left.tally.useless):
-                            on.thrashing.clear()
-                if variant is None:
-                    if (reason := on.against_others(signature.key, module, around, self.taken_in) or on.waiting(signature)) is None:
-                        return first_call()
-                elif variant.graphed is None:
-                    reason, in_parts = variant.reason, self.in_parts
+                entry = on.entries.take(signature.key, signature.tensors)
+                replayed = self._replay_ahead(entry, signature, device)
+                if entry is not None and (change := self._changed(entry, module)):
+                    entry, replayed = self._changed_entry(on, call, entry, change), None
+                if entry is None:
+                    reason = on.against_others(signature.key, module, call.around, self.taken_in) or on.waiting(signature)
+                    if reason is None:
+                        return self._first_call(on, call)
+                elif entry.graphed is None:
+                    reason, in_parts = entry.reason, self.in_parts is not None
                 else:
                     try:
-                        with self.store.pinned(device):
-                            result = variant.graphed.run(signature.tensors, self.config, replayed, around)
-                        on.served(signature.key, variant, self.taken_in)
-                        return result
+                        return self._run(on, call, entry, replayed)
                     except self.interruptions:
                         raise
-                    except torch.cuda.OutOfMemoryError as error:
-                        self.reporter.ran_out_of_memory(error, self._make_room(on))
-                        reason = OUT_OF_MEMORY()
-                    except WeightsElsewhere as error:
-                        variant.release()
-                        reason = reason_of(error)
-                    except OnlyThisCall as error:
-                        reason = reason_of(error)
-                    except Unfinished as error:
-                        reason, eager = self._unfinished(on, signature.key, variant, error), self._tracer.live.finishing(module, around, eager)
-                    except WeightsChanged as error:
-                        self.reporter.say(f"{error}: tracing again")
-                        on.forget(signature.key, variant, str(error))
-                        if (reason := on.waiting(signature)) is None:
-                            return first_call()
                     except Exception as error:
-                        reason = FAILED(error=f"{type(error).__name__}: {error}")
-                        self._give_up(variant, reason)
+                        if (reason := self._not_run(on, call, entry, error)) is None:
+                            return self._first_call(on, call)
             except BaseException as error:
                 before.put_back(error)
                 raise
-        return self.run_eager(reason, eager) if in_parts is None else in_parts(module, reason, eager)
+        if in_parts and self.in_parts is not None:
+            return self.in_parts(module, reason, call.eager)
+        return self.run_eager(reason, call.eager)
 
-    def _unfinished(self, on: OnDevice, key: Hashable, variant: Variant, error: Unfinished) -> str:
-        """What becomes of a variant whose program couldn't finish a call, and why the original forward does."""
+    def _not_keyed(self, call: Call, error: CaptureError) -> Any:
+        """Run a call that has no signature, or none that may be recorded."""
+        reason = reason_of(error)
+        if isinstance(error, GradientsRecorded):
+            with self.store.lock:
+                self.store.leave_to_autograd()
+                self.report.adopted_bytes = self.store.adopted_bytes
+        elif self.in_parts is not None and told(reason).code == NOT_KEYED.code:  # its blocks may not look at that
+            return self.in_parts(call.module, reason, call.eager)
+        return self.run_eager(reason, call.eager)
+
+    def _changed(self, entry: CacheEntry, module: torch.nn.Module) -> str | None:
+        """What has changed of what an entry rests on, or None."""
+        return None if entry.guard is None else entry.guard.changed(module) or self._tracer.live.over(module)
+
+    def _changed_entry(self, on: OnDevice, call: Call, left: CacheEntry, change: str) -> CacheEntry | None:
+        """Another entry of the call's signature that fits what the module reads now, in the place of one that doesn't any more; None where there is none."""
+        key, module = call.signature.key, call.module
+        entry = on.entries.another(key, module, call.signature.tensors)
+        if entry is None:
+            self.reporter.say(f"{change}: tracing again")
+            on.leave(key, left, module, change)
+            if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.sampling, left.tally.useless):
+                on.recompile_limit.clear()
+        return entry
+
+    def _run(self, on: OnDevice, call: Call, entry: CacheEntry, replayed: list[torch.Tensor] | None) -> Any:
+        """What the entry's program makes of the call; ``replayed``: what its graph has made of it already."""
+        assert entry.graphed is not None
+        with self.store.pinned(on.device):
+            result = entry.graphed.run(call.signature.tensors, self.config, replayed, call.around)
+        on.served(call.signature.key, entry, self.taken_in)
+        return result
+
+    def _not_run(self, on: OnDevice, call: Call, entry: CacheEntry, error: Exception) -> str | None:
+        """What becomes of an entry whose program failed, and why the original forward runs instead; None where the call is to be traced again."""
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
+            return OUT_OF_MEMORY()
+        if isinstance(error, WeightsElsewhere):
+            entry.release()
+            return reason_of(error)
+        if isinstance(error, OnlyThisCall):
+            return reason_of(error)
+        if isinstance(error, Unfinished):
+            reason = self._unfinished(on, call.signature.key, entry, error)
+            call.eager = self._tracer.live.finishing(call.module, call.around, call.eager)
+            return reason
+        if isinstance(error, WeightsChanged):
+            self.reporter.say(f"{error}: tracing again")
+            on.forget(call.signature.key, entry, str(error))
+            return on.waiting(call.signature)
+        reason = FAILED(error=f"{type(error).__name__}: {error}")
+        self._give_up(entry, reason)
+        return reason
+
+    def _unfinished(self, on: OnDevice, key: Hashable, entry: CacheEntry, error: Unfinished) -> str:
+        """What becomes of an entry whose program couldn't finish a call, and why the original forward does."""
         if isinstance(error.__cause__, self.interruptions):
             raise error.__cause__
         if isinstance(error.__cause__, WeightsChanged):
             self.reporter.say(f"{error}, and tracing again")
-            on.forget(key, variant, str(error))
+            on.forget(key, entry, str(error))
         elif error.another:
             self.reporter.say(str(error))
-            on.put_off(key, variant, str(error))
+            on.put_off(key, entry, str(error))
         elif isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
-            self.reporter.ran_out_of_memory(error.__cause__, self._make_room(on))
+            self.reporter.ran_out_of_memory(error.__cause__, self.devices.make_room(on))
             return OUT_OF_MEMORY()
         elif error.ours:
-            self._give_up(variant, FAILED(error=error))
+            self._give_up(entry, FAILED(error=error))
         return reason_of(error)
 
-    def _replay_ahead(self, variant: Variant | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
+    def _replay_ahead(self, entry: CacheEntry | None, signature: Signature, device: torch.device) -> list[torch.Tensor] | None:
         """What the signature's graph makes of this call, before it is known whether that may be used; None where no graph may run.
 
         To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would wait where the host has
         just waited for the GPU. The graph writes to memory of its own alone, and it reads no memory of others.
         """
-        if variant is None or variant.graphed is None or not (variant.graphed.captured and variant.graphed.ahead):
+        if entry is None or entry.graphed is None or not (entry.graphed.captured and entry.graphed.ahead):
             return None
         try:
             with self.store.pinned(device):
-                return variant.graphed.replay(signature.tensors) if variant.graphed.readable() else None
+                return entry.graphed.replay(signature.tensors) if entry.graphed.readable() else None
         except self.interruptions:
             raise
         except Exception:  # found again, and said, where the call goes on as if this had not been tried
@@ -239,31 +265,21 @@ class Engine:
     @property
     def graphs(self) -> DeviceGraphs | None:
         """The graphs of the CUDA device that the last call ran on."""
-        return self._last.graphs if self._last is not None else None
+        return self.devices.last.graphs if self.devices.last is not None else None
 
     @property
     def device(self) -> torch.device:
         """The device of the last call."""
-        return self._last.device if self._last is not None else torch.device("cpu")
-
-    @property
-    def devices(self) -> list[OnDevice]:
-        """What there is on each device that calls ran on."""
-        return list(self._devices.values())
+        return self.devices.last.device if self.devices.last is not None else torch.device("cpu")
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs. The next call traces again."""
-        for on in self.devices:
-            with on.lock:
-                on.reset()
+        self.devices.reset()
         self._tracer.forget()
 
     def release_graphs(self) -> None:
         """Release the graphs, keep the traces: a later call captures again."""
-        for on in self.devices:
-            with on.lock:
-                on.variants.release()
-                self._drop_copies()
+        self.devices.release_graphs()
 
     def forget_evicted(self) -> None:
         """Let go of graphs that others evicted, so that the report counts what is there. Waits for no call that is running."""
@@ -272,11 +288,7 @@ class Engine:
 
     def restore(self) -> None:
         """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
-        with ExitStack() as locks:
-            for on in sorted(self.devices, key=lambda on: str(on.device)):  # in one order: two threads may do this
-                locks.enter_context(on.lock)
-                on.variants.release()
-            self._lay_out_plainly()
+        self.devices.restore()
 
     def lay_plain(self) -> None:
         """Let others find the weights with the strides that the module gave them, until the next call. Graphs stay as they are."""
@@ -286,31 +298,24 @@ class Engine:
     # -- a signature's first call ----------------------------------------------------------------------------------------
 
     @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
-    def _first_call(
-        self,
-        on: OnDevice,
-        module: torch.nn.Module,
-        signature: Signature,
-        recorded: Recorded,
-        eager: Callable[[], Any],
-        around: Surroundings,
-    ) -> Any:
+    def _first_call(self, on: OnDevice, call: Call) -> Any:
+        module, signature, around = call.module, call.signature, call.around
         self.reporter.announce("tracing")
-        variant = Variant(SignatureReport(str(signature)), signature.layout)
-        traced_now = partial(on.thrashing.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
-        keep = partial(on.variants.add, signature.key, variant, self.config.max_signatures)  # when it is known what it is, not before
+        entry = CacheEntry(SignatureReport(str(signature)), signature.layout)
+        traced_now = partial(on.recompile_limit.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
+        keep = partial(on.entries.add, signature.key, entry, self.config.max_signatures)  # when it is known what it is, not before
         failure: str | None = None
         self.store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
-            result, trace, variant.guard = self._tracer.record(module, signature, on.device, recorded)
+            result, trace, entry.guard = self._tracer.record(call, on.device)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
             failure, passing = reason_of(error), error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
-            variant.guard = error.guard
+            entry.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
-            result = self.run_eager(failure, self._tracer.live.finishing(module, around, eager))
+            result = self.run_eager(failure, self._tracer.live.finishing(module, around, call.eager))
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()
-                self._give_up(variant, failure)
+                self._give_up(entry, failure)
                 keep()
             return result
         if isinstance(trace, Untraceable) and trace.passing:
@@ -320,29 +325,31 @@ class Engine:
             self.reporter.ran_eager(trace.reason)
             return result
         self.report.calls["traced"] += 1
-        variant.report.calls += 1
+        entry.report.calls += 1
         if isinstance(trace, Untraceable):
-            variant.tally = traced_now()
-            self._give_up(variant, NOT_TRACED.because(trace.reason))
+            entry.tally = traced_now()
+            self._give_up(entry, NOT_TRACED.because(trace.reason))
             keep()
             return result
         try:
-            if variant.guard is not None and variant.guard.hooked:
-                raise CaptureError(variant.guard.hooked)
-            variant.others, variant.sampling, variant.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
+            if entry.guard is not None and entry.guard.hooked:
+                raise CaptureError(entry.guard.hooked)
+            entry.others, entry.sampling, entry.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
             known = self.store, self.config, self._sensitivity, self.reporter
-            fused = fuse(lower, on, variant, trace, signature, result, around, *known)
+            fused = fuse(lower, on, entry, trace, signature, result, around, *known)
             on.backoff.succeeded(signature.key)
-            variant.tally = traced_now()
+            entry.tally = traced_now()
             keep()
+            if on.graphs is None or not self.config.cuda_graphs:
+                self.reporter.ready(entry.report)
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except self.interruptions:
-            self._restore_unless_used()
+            self.devices.restore_unless_used()
             raise
         except (WeightsElsewhere, WeightsChanged, OverBudget) as error:
             self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
         except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
-            self.reporter.ran_out_of_memory(error, self._make_room(on))
+            self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
             self.reporter.ran_eager(on.try_later(signature.key, OUT_OF_MEMORY()))
         except Exception as error:
             log.debug("while compiling %s", self.report.name, exc_info=True)
@@ -350,50 +357,18 @@ class Engine:
                 self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
                 return result
             traced_now()
-            self._give_up(variant, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
+            self._give_up(entry, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
             keep()
         except BaseException:
-            self._restore_unless_used()
+            self.devices.restore_unless_used()
             raise
         return result
 
     # -- changes and failures --------------------------------------------------------------------------------------------
 
-    def _on(self, device: torch.device) -> OnDevice:
-        """What there is on this device, which by that is the one of the last call."""
-        on = self._devices.get(device)
-        if on is None:
-            on = self._devices.setdefault(device, OnDevice(device, device_graphs(device), self.report))
-        if on is not self._last:
-            for other in self.devices:  # the module may have moved: what graphs have elsewhere is of no use before it is back
-                if other is not on:
-                    other.release_unreadable()
-            self._last, self.report.device = on, str(device)
-            self.store.lock = on.lock
-        return on
-
-    def _give_up(self, variant: Variant, reason: str) -> None:
-        variant.release()
-        variant.reason = variant.report.eager_because = reason
-        variant.graphed = None
-        self._restore_unless_used()
+    def _give_up(self, entry: CacheEntry, reason: str) -> None:
+        entry.release()
+        entry.reason = entry.report.eager_because = reason
+        entry.graphed = None
+        self.devices.restore_unless_used()
         self.reporter.gave_up(reason)
-
-    def _restore_unless_used(self) -> None:
-        """Where nothing needs the weights laid out anew, eager gives the very bits that it gave before."""
-        if not any(on.variants.programs() for on in self.devices):
-            self._lay_out_plainly()
-
-    def _make_room(self, on: OnDevice) -> int:
-        """Give back what a device's graphs hold, and what lies beside weights. Returns the graphs' bytes."""
-        self._drop_copies()
-        return on.make_room()
-
-    def _drop_copies(self) -> None:
-        """Give back what lies beside weights. A later call makes it anew."""
-        self.store.copies.drop()
-        self.report.copied_bytes = 0
-
-    def _lay_out_plainly(self) -> None:
-        self.store.restore()
-        self.report.adopted_bytes = self.report.copied_bytes = 0

@@ -11,14 +11,14 @@ import torch
 
 from .capture import GradientsRecorded, OutputSpec, Surroundings
 from .config import CompileConfig
-from .proof import distance_to_eager
-from .report import SignatureReport
-from .reporter import Reporter
+from .programs.proof import distance_to_eager
+from .programs.streams import Streams
+from .reporting.report import SignatureReport
+from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
 from .runtime.graphs import Captured, DeviceGraphs, Kept, in_use
 from .runtime.program import Program
-from .streams import Streams
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
 
 
@@ -208,10 +208,17 @@ class GraphedProgram:
         for cls, then in zip(self._classes_now(), self._classes, strict=True):
             if cls is not then:
                 raise WeightsChanged(f"a weight is a {cls.__name__} now, it was a {then.__name__}")
+        if list(self._registered_now()) != self._registered:
+            raise WeightsChanged("a parameter is a buffer now, or a buffer a parameter")
         return weights
 
     def _note_kinds(self, weights: list[torch.Tensor]) -> None:
         self._kinds, self._classes = list(map(kind_of_weight, weights)), list(self._classes_now())
+        self._registered = list(self._registered_now())
+
+    def _registered_now(self) -> Iterator[bool]:
+        """Whether a weight is among its module's parameters."""
+        return (ref.table() is ref.module().__dict__.get("_parameters") for source in self.program.weights for ref in source.refs)
 
     def _classes_now(self) -> Iterator[type]:
         """A plain tensor in a parameter's place, as ``functional_call`` puts it there for a call, is none of another class."""
@@ -294,3 +301,4 @@ class GraphedProgram:
         self._report.captures += 1
         self._report.graph_bytes = self._captured.bytes
         self._report.capture_s += time.perf_counter() - start
+        self._reporter.ready(self._report)

@@ -17,13 +17,14 @@ from .capture.calls import function_name
 from .capture.functional import cast_like
 from .capture.leaf import Leaf
 from .capture.nodes import is_live, take_apart
-from .choices import Choices
 from .config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
-from .cutting import callbacks_of, cut_up
-from .numerics import Numerics
+from .machine.choices import Choices
+from .machine.numerics import Numerics
 from .ops import all_ops
-from .qualities import FP16_SUMS, PRODUCTS, allowed
-from .report import SignatureReport
+from .programs.cutting import callbacks_of, cut_up
+from .quality.levels import FP16_SUMS, PRODUCTS, allowed
+from .quality.sensitivity import Sensitivity
+from .reporting.report import SignatureReport
 from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls
 from .runtime.any_store import Store
 from .runtime.backend import Backend
@@ -31,7 +32,6 @@ from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
 from .runtime.segments import is_cut
 from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
-from .sensitivity import Sensitivity
 from .target import Target, probed
 from .weights import Arrival
 from .weights.eight_bits import EIGHT_BITS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .numerics import Numerics
+from .machine.numerics import Numerics
 
 
 @dataclass(frozen=True)

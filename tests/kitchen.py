@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from sfast_core.kitchen import CODES as CODES
-from sfast_core.kitchen import DTYPES
 from sfast_core.ops.quantise.reference import rotated
+from sfast_core.weights.kitchen import DTYPES
 
 
 def _quantise_fp8(x: torch.Tensor, scale: torch.Tensor, output_dtype_code: int) -> torch.Tensor:

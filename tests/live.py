@@ -13,9 +13,9 @@ from torch import nn
 from sfast_core import CompileConfig
 from sfast_core.capture import Surroundings
 from sfast_core.capture.live import Traced, again, outline
-from sfast_core.choices import Choices
 from sfast_core.engine import Engine
 from sfast_core.hosts.options import Steering
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core import ahead
+from sfast_core.machine import ahead
 from sfast_core.target import Target
 
 DEVICE = torch.device("cuda", 0)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sfast_core.choices import Choice, Choices, cache_folder, machine_key
-from sfast_core.file_lock import locked
+from sfast_core.machine.choices import Choice, Choices, cache_folder, machine_key
+from sfast_core.machine.file_lock import locked
 from sfast_core.target import Target
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,7 +187,7 @@ def test_a_folder_that_is_read_only_is_no_error(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from sfast_core.choices import Choice, Choices
+from sfast_core.machine.choices import Choice, Choices
 path, name = Path(sys.argv[1]), sys.argv[2]
 choices = Choices(path)
 print("ready", flush=True)
@@ -221,7 +221,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> N
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from sfast_core.file_lock import locked
+from sfast_core.machine.file_lock import locked
 with locked(Path(sys.argv[1]), 1.0) as held:
     print(held, flush=True)
     time.sleep(600)
@@ -233,7 +233,7 @@ def test_a_lock_goes_with_its_process_and_is_waited_for_only_so_long(tmp_path: P
     assert holder.stdout is not None and holder.stdout.readline() == "True\n"
     with locked(tmp_path / "choices.lock", 0.05) as held:
         assert not held
-    monkeypatch.setattr("sfast_core.choices._LOCK_S", 0.05)
+    monkeypatch.setattr("sfast_core.machine.choices._LOCK_S", 0.05)
     Choices(tmp_path / "choices.json").add([choice("a")])
     assert impl(Choices(tmp_path / "choices.json"), "a") == "triton"
     holder.kill()

@@ -78,3 +78,27 @@ def test_messages_are_those_that_the_code_gives() -> None:
 def test_the_page_about_ops_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "adding-an-op.md").read_text("utf-8")
     assert "upsample_conv2d" in NAMES and "upsample_conv2d" in text
+
+
+def test_the_short_table_is_what_was_measured() -> None:
+    """``python -m benchmarks.headline`` writes it."""
+    from benchmarks import headline
+
+    text = headline.PAGE.read_text("utf-8")
+    assert headline.page(text) == text and "x |" in text
+
+
+def test_the_badge_links_to_pages_that_exist() -> None:
+    """And to none that the server wouldn't give."""
+    script = (ROOT / "web" / "js" / "details.js").read_text("utf-8")
+    named = re.findall(r'docs\w+: "([\w-]+)"', script)
+    assert len(named) > 3 and all((ROOT / "docs" / f"{name}.md").is_file() for name in named)
+
+
+def test_the_states_of_the_badge_are_explained() -> None:
+    import json
+
+    words = json.loads((ROOT / "locales" / "en" / "main.json").read_text("utf-8"))["fastCompile"]
+    page = (ROOT / "docs" / "why-not-faster.md").read_text("utf-8")
+    states = ("ready", "tracing", "capturing", "fast", "fused", "eager", "idle", "bypassed", "muted", "off", "notHere")
+    assert [state for state in states if f"`{words[state]}`" not in page] == []

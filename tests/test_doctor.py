@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from sfast_core.doctor.examples import examples
 from sfast_core.doctor.findings import Finding
 from sfast_core.doctor.installed import examine_installed
 from sfast_core.doctor.ops import examine_ops
-from sfast_core.numerics import Numerics
+from sfast_core.machine.numerics import Numerics
 from sfast_core.ops import all_ops
 from sfast_core.target import Target
 
@@ -176,7 +177,7 @@ def test_an_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cache(tmp_path: Path) -> None:
-    from sfast_core.choices import Choice, Choices
+    from sfast_core.machine.choices import Choice, Choices
 
     assert "0 files" in _named(list(examine_cache(CPU, tmp_path))[:1], "cache").text
     Choices.of(CPU, tmp_path).add([Choice("a", "b", 1, "c", 1e-6)])
@@ -205,6 +206,31 @@ def test_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert main(["doctor"]) == 1 and "-> mend it so" in capsys.readouterr().out
 
 
+def test_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import sfast_core.doctor
+
+    monkeypatch.setattr(sfast_core.doctor, "examine", lambda: iter([Finding("ok", "a", "b"), Finding("problem", "c", "d", "e")]))
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "findings": [{"state": "ok", "name": "a", "text": "b", "mend": None}, {"state": "problem", "name": "c", "text": "d", "mend": "e"}],
+        "problems": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("torch_is", "words"),
+    [("raise ModuleNotFoundError('no torch', name='torch')", "has no PyTorch"), ("raise OSError('libcudart.so: no such file')", "PyTorch can't be loaded: libcudart.so")],
+)
+def test_without_pytorch(torch_is: str, words: str, tmp_path: Path) -> None:
+    """One problem with its remedy, and no traceback; help needs nothing."""
+    (tmp_path / "torch.py").write_text(torch_is)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = _run("doctor", "--clear-cache", env=environment)
+    assert done.returncode == 1 and words in done.stdout and "-> run this with the host's own Python" in done.stdout and not done.stderr
+    assert _run("doctor", "--help", env=environment).returncode == 0
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_and_without_triton(tmp_path: Path) -> None:
     """It says so, in plain text on a pipe, and its cache is what --clear-cache empties."""
@@ -213,8 +239,6 @@ def test_a_machine_without_a_gpu_and_without_triton(tmp_path: Path) -> None:
         (tmp_path / "blocked" / f"{name}.py").write_text(f"raise ModuleNotFoundError('blocked', name={name!r})")
     (tmp_path / "cache" / "fast_compile").mkdir(parents=True)
     (tmp_path / "cache" / "fast_compile" / "choices-1.json").write_text("{}")
-    import os
-
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "blocked"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = _run("doctor", "--clear-cache", env=environment)
     assert done.returncode == 1, done.stderr
@@ -224,7 +248,7 @@ def test_a_machine_without_a_gpu_and_without_triton(tmp_path: Path) -> None:
 
 
 def test_a_saved_report(tmp_path: Path) -> None:
-    from sfast_core.report import ModuleReport, Report, SignatureReport
+    from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
 
     module = ModuleReport("SDXL", "cuda:0")
     module.calls["eager"] += 2
@@ -236,7 +260,7 @@ def test_a_saved_report(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(json.dumps(data))
     done = _run("report", str(file))
-    assert done.returncode == 0 and done.stdout.rstrip() == report.text().rstrip() and "eager, 2x: FreeU" in done.stdout
+    assert done.returncode == 0 and done.stdout.rstrip() == report.text().rstrip() and "ran as before, 2x: FreeU" in done.stdout
     assert _run("report", "-", input=json.dumps(data)).stdout == done.stdout
 
 
@@ -269,7 +293,7 @@ def test_a_bad_file(content: bytes | None, words: str, tmp_path: Path, capsys: p
 
 
 def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from sfast_core.terminal import printer
+    from sfast_core.reporting.terminal import printer
 
     pytest.importorskip("rich")
     printer()("plain [bold]text[/bold]", "bold red")

@@ -12,7 +12,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.capture import CaptureError
-from sfast_core.proof import distance_to_eager
+from sfast_core.programs.proof import distance_to_eager
 from tests.models import Forward, UNet, diffusers_unet
 
 DEVICES = [pytest.param("cpu", torch.bfloat16, id="cpu"), pytest.param("cuda", torch.float16, id="cuda", marks=pytest.mark.gpu)]

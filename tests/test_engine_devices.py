@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
 from sfast_core.engine import Engine
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.store import WeightStore
 from tests.fakes import FakeBackend

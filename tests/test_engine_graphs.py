@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import re
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
 from tests.models import Forward, UNet
@@ -60,6 +61,19 @@ def test_it_traces_runs_fused_then_captures_and_replays(graphs: DeviceGraphs, af
     assert calls(handle) == {path: number for path, number in expected.items() if number}
     assert (signature(handle).captures, graphs.captures) == (1, 1) and signature(handle).graph_bytes == graphs.bytes > 0
     assert handle.engine.report.graph_bytes == graphs.bytes and handle.engine.graphs is graphs
+
+
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+def test_the_log_has_a_line_when_a_model_is_fast(graphs: DeviceGraphs, caplog: pytest.LogCaptureFixture, cuda_graphs: bool) -> None:
+    """Of its first signature; of the next where somebody debugs."""
+    handle = compiled(cuda_graphs=cuda_graphs)
+    with caplog.at_level(logging.DEBUG, "fast_compile"):
+        for size in (8, 8, 16, 16):
+            handle(*UNet.inputs(size=size))
+    lines = [record for record in caplog.records if "is fast now" in record.message]
+    assert [record.levelno for record in lines] == [logging.INFO, logging.DEBUG]
+    words = "UNet is fast now: traced in [0-9.]+ s, fused in [0-9.]+ s" + (", captured in [0-9.]+ s" if cuda_graphs else "")
+    assert all(re.fullmatch(f"Fast Compile: {words}", record.message) for record in lines), lines
 
 
 def test_results_stay_when_the_next_call_replays(graphs: DeviceGraphs) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.choices import Choices
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
 from tests.live import Host

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
+from sfast_core.machine.choices import Choices
+from sfast_core.quality.sensitivity import _Probe
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.sensitivity import _Probe
 from sfast_core.weights import WeightsElsewhere
 from tests.fakes import FakeBackend
 from tests.models import Forward, TransformerBlock, UNet

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
-from sfast_core.reuse import Reuse
+from sfast_core.machine.choices import Choices
+from sfast_core.quality.reuse import Reuse
 from sfast_core.rewrite.deep_part import Cut, cut_deep
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.copier import PlainCopier
 from sfast_core.weights import Held
@@ -28,7 +28,7 @@ COPIERS = (PlainCopier, LateCopier)
 def _copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All is right whenever copies are made, between the moment from which and the one at which they have to be there."""
     make = request.param
-    monkeypatch.setattr("sfast_core.streams.copier_for", lambda device: make() if make is PlainCopier else make(device))
+    monkeypatch.setattr("sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device))
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sfast_core import CompileConfig, compile
-from sfast_core.choices import Choices
 from sfast_core.graphed import GraphedProgram
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.weights import Arriving
 from tests.fakes import FakeBackend

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.choices import Choices
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.copier import PlainCopier
 from tests.fakes import FakeBackend
@@ -21,7 +21,7 @@ Options = Callable[[], dict[str, Any]]
 @pytest.fixture(params=[PlainCopier, LateCopier], autouse=True)
 def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
     make, found = request.param, DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.streams.copier_for", lambda device: make() if make is PlainCopier else make(device))
+    monkeypatch.setattr("sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device))
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
     monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
     yield found

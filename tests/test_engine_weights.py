@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
 from tests.models import UNet

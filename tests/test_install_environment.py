@@ -138,6 +138,27 @@ def test_the_demo_runs_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest
     assert (caller / "out.txt").read_text() == "--steps 4"
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "code", "words"),
+    [("demo", ["--help"], 0, "--steps"), ("demo", ["--stpes", "4"], 2, "unrecognized arguments: --stpes"), ("test", ["-h"], 0, "pytest's options")],
+)
+def test_help_comes_before_anything_is_made(
+    command: str, arguments: list[str], code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And so does what is wrong in the options."""
+    monkeypatch.setattr(commands, "prepare", lambda *_: pytest.fail("an environment was made"))
+    assert commands.run(command, arguments) == code
+    assert words in "".join(capsys.readouterr())
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", ".venv")
+
+    monkeypatch.setattr(commands, "prepare", refuse)
+    assert commands.run("demo", []) == 1 and capsys.readouterr().out == "Fast Compile: [Errno 13] Permission denied: '.venv'\n"
+
+
 def hide_modules(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Let these modules seem to be missing."""
     find_spec = importlib.util.find_spec

@@ -46,65 +46,72 @@ def known_of_ours(path: Path) -> set[tuple[str, str]]:
     own = layer(".".join(path.relative_to(ROOT).with_suffix("").parts))
     found = set()
     for module, name in imports(path):
-        if module == "sfast_core" and name:  # from .. import x
-            module, name = f"sfast_core.{name}", None
+        if name and module in {"sfast_core", *(f"sfast_core.{room}" for room in ROOMS)}:  # from .. import x
+            module, name = f"{module}.{name}", None
         if module.startswith("sfast_core.") and layer(module) != own:
             found.add((layer(module), module.removeprefix("sfast_core.") + (f".{name}" if name else "")))
     return found
 
 
+#: Folders of files by subject, not by layer: each file is a layer of its own.
+ROOMS = {"machine", "programs", "quality", "reporting"}
+
+
 def layer(module: str) -> str:
-    """The folder below ``sfast_core``, or the file's name."""
+    """The folder below ``sfast_core``, or the file's name; in a room ``room.file``."""
     parts = module.split(".")
+    if len(parts) > 2 and parts[1] in ROOMS:
+        return ".".join(parts[1:3])
     return parts[1] if len(parts) > 1 else parts[0]
 
 
 #: What each layer may know. Everything that exists has to be listed.
 ALLOWED: dict[str, set[str]] = {
-    "reasons": set(),
-    "qualities": set(),
-    "config": {"ops", "qualities", "rewrite"},
+    "reporting.reason": set(),
+    "reporting.reasons": {"reporting.reason"},
+    "quality.levels": set(),
+    "config": {"ops", "quality.levels", "rewrite"},
     "version": set(),
-    "report": {"reasons", "version"},
-    "report_file": {"reasons", "report"},
-    "terminal": set(),
-    "numerics": set(),
-    "target": {"numerics"},
-    "file_lock": set(),
-    "choices": {"file_lock", "native", "target"},
+    "reporting.report": {"reporting.reason", "reporting.reasons", "version"},
+    "reporting.saved": {"reporting.reason", "reporting.reasons", "reporting.report"},
+    "reporting.terminal": set(),
+    "machine.numerics": set(),
+    "target": {"machine.numerics"},
+    "machine.file_lock": set(),
+    "machine.choices": {"machine.file_lock", "native", "target"},
     "native": set(),
-    "ops": {"native", "numerics", "target"},
-    "forks": set(),
-    "kitchen": set(),
-    "weights": {"ops", "reasons"},
-    "capture": {"forks", "kitchen", "reasons", "weights"},
-    "rewrite": {"capture", "kitchen", "ops", "target", "weights"},
-    "runtime": {"capture", "choices", "forks", "native", "reasons", "weights"},
-    "cutting": {"capture", "runtime"},
-    "lowering": {"capture", "choices", "config", "cutting", "numerics", "ops", "qualities", "report", "rewrite", "runtime", "sensitivity", "target", "weights"},
-    "sensitivity": {"capture", "choices", "ops", "qualities", "rewrite", "runtime", "target", "weights"},
-    "proof": {"capture"},
-    "reporter": {"reasons", "report"},
-    "streams": {"capture", "report", "runtime", "weights"},
-    "graphed": {"capture", "config", "proof", "report", "reporter", "runtime", "streams", "weights"},
-    "segmented": {"capture", "config", "graphed", "proof", "reasons", "runtime", "weights"},
-    "variants": {"capture", "graphed", "report", "runtime"},
-    "on_device": {"capture", "reasons", "report", "runtime", "variants"},
-    "reuse": set(),
-    "reused": {"capture", "config", "graphed", "proof", "report", "reporter", "reuse", "runtime"},
-    "fusing": {"capture", "config", "graphed", "on_device", "qualities", "reasons", "report", "reporter", "reused", "rewrite", "runtime", "segmented", "sensitivity", "variants"},
-    "engine": {"capture", "config", "forks", "fusing", "lowering", "on_device", "reasons", "report", "reporter", "runtime", "segmented", "sensitivity", "variants", "weights"},
-    "ahead": {"ops", "runtime", "target"},
-    "doctor": {"choices", "native", "ops", "target"},
-    "farm": {"file_lock", "terminal"},
-    "__main__": {"doctor", "native", "report_file", "terminal"},
-    "state": {"capture", "engine", "reasons"},
-    "libraries": {"capture", "forks", "ops", "weights"},
-    "compiled": {"ahead", "config", "engine", "libraries", "report", "state"},
+    "ops": {"native", "machine.numerics", "target"},
+    "machine.forks": set(),
+    "weights": {"ops", "reporting.reason", "reporting.reasons"},
+    "capture": {"machine.forks", "reporting.reason", "reporting.reasons", "weights"},
+    "rewrite": {"capture", "ops", "target", "weights"},
+    "runtime": {"capture", "machine.choices", "machine.forks", "native", "reporting.reason", "reporting.reasons", "weights"},
+    "programs.cutting": {"capture", "runtime"},
+    "lowering": {"capture", "machine.choices", "config", "programs.cutting", "machine.numerics", "ops", "quality.levels", "reporting.report", "rewrite", "runtime", "quality.sensitivity", "target", "weights"},
+    "quality.sensitivity": {"capture", "machine.choices", "ops", "quality.levels", "rewrite", "runtime", "target", "weights"},
+    "programs.proof": {"capture"},
+    "reporting.reporter": {"reporting.reason", "reporting.reasons", "reporting.report"},
+    "programs.kept_copies": {"runtime", "weights"},
+    "programs.streams": {"programs.kept_copies", "capture", "reporting.report", "runtime", "weights"},
+    "graphed": {"capture", "config", "programs.proof", "reporting.report", "reporting.reporter", "runtime", "programs.streams", "weights"},
+    "programs.segmented": {"capture", "config", "graphed", "programs.proof", "reporting.reason", "reporting.reasons", "runtime", "weights"},
+    "programs.entries": {"capture", "graphed", "reporting.report", "runtime"},
+    "programs.on_device": {"capture", "reporting.reason", "reporting.reasons", "reporting.report", "runtime", "programs.entries"},
+    "quality.reuse": set(),
+    "quality.reused": {"capture", "config", "graphed", "programs.proof", "reporting.report", "reporting.reporter", "quality.reuse", "runtime"},
+    "programs.fusing": {"capture", "config", "graphed", "programs.on_device", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "quality.reused", "rewrite", "runtime", "programs.segmented", "quality.sensitivity", "programs.entries"},
+    "engine": {"capture", "config", "machine.forks", "programs.fusing", "lowering", "programs.on_device", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "programs.segmented", "quality.sensitivity", "programs.entries", "weights"},
+    "machine.ahead": {"ops", "runtime", "target"},
+    "doctor": {"machine.choices", "native", "ops", "target"},
+    "farm": {"machine.file_lock", "reporting.terminal"},
+    "__main__": {"doctor", "native", "reporting.saved", "reporting.terminal"},
+    "state": {"capture", "engine", "reporting.reason", "reporting.reasons"},
+    "libraries": {"capture", "machine.forks", "ops", "weights"},
+    "compiled": {"machine.ahead", "config", "engine", "libraries", "reporting.report", "state"},
     "operators": {"capture", "ops", "target"},
-    "__init__": {"compiled", "config", "hosts", "operators", "report", "version"},
+    "__init__": {"compiled", "config", "hosts", "operators", "reporting.report", "version"},
     "hosts": {
-        "ahead", "capture", "compiled", "config", "engine", "forks", "kitchen", "libraries", "ops", "qualities", "reasons", "report", "reporter", "runtime", "state", "weights",
+        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "libraries", "ops", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "state", "weights",
     },
 }
 

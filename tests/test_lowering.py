@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.choices import Choices
 from sfast_core.config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
 from sfast_core.lowering import _counted, _job, _why_not_worth_it
-from sfast_core.numerics import Numerics
+from sfast_core.machine.choices import Choices
+from sfast_core.machine.numerics import Numerics
 from sfast_core.ops import all_ops
 from sfast_core.rewrite import Call
 from sfast_core.runtime.tuner import REFERENCE, Job, Tuner

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sfast_core import CompileConfig, compile, lowering
-from sfast_core.numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH, Numerics
+from sfast_core.machine.numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH, Numerics
 from sfast_core.ops.attention import OP as ATTENTION
 from sfast_core.ops.conv2d_act import OP as CONVOLUTION
 from sfast_core.ops.spec import Op

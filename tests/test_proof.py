@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.proof import distance_to_eager, largest_distance
+from sfast_core.programs.proof import distance_to_eager, largest_distance
 
 NAN, INF = math.nan, math.inf
 

@@ -16,12 +16,11 @@ import torch
 from benchmarks.reasons import PAGE, page
 from sfast_core import CompileConfig, compile
 from sfast_core.capture.errors import CaptureError
-from sfast_core.reasons import (
+from sfast_core.reporting.reason import COMFY, HOSTS, PYTHON, WEBUI, Kind, Reason, reason_of, told
+from sfast_core.reporting.reasons import (
     CHANGES,
-    COMFY,
     COMPUTED,
     FINISHED,
-    HOSTS,
     IN_A_FILE,
     KINDS,
     NO_GPU,
@@ -30,18 +29,12 @@ from sfast_core.reasons import (
     NOT_KEYED,
     NOT_THERE,
     NOT_TRACED,
-    PYTHON,
     RANDOM,
     READS_OPTION,
     UNKNOWN_VRAM,
-    WEBUI,
-    Kind,
-    Reason,
-    reason_of,
-    told,
 )
-from sfast_core.report import ModuleReport, Report
-from sfast_core.report_file import report_from
+from sfast_core.reporting.report import ModuleReport, Report
+from sfast_core.reporting.saved import report_from
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = "\n".join(path.read_text("utf-8") for path in (ROOT / "sfast_core").rglob("*.py") if path.name != "reasons.py")
@@ -58,7 +51,7 @@ def test_each_is_a_clause(kind: Kind, host: str) -> None:
 
 @pytest.mark.parametrize("code", [code for code in KINDS if code])
 def test_the_code_gives_each(code: str) -> None:
-    tree = ast.parse((ROOT / "sfast_core" / "reasons.py").read_text("utf-8"))
+    tree = ast.parse((ROOT / "sfast_core" / "reporting" / "reasons.py").read_text("utf-8"))
     made = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args)
     name = next(node.targets[0].id for node in made if getattr(node.value.args[0], "value", None) == code)  # type: ignore[attr-defined]
     assert re.search(rf"\b{name}(\(|\.because|\b)", SOURCES)

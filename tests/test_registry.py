@@ -71,7 +71,7 @@ def test_the_versions_that_it_needs(found: dict[str, Any]) -> None:
     assert found["project"]["requires-python"] == ">=3.10" and found["tool"]["mypy"]["python_version"] == "3.10"
     needs = found["tool"]["comfy"]["requires-comfyui"]
     assert all(VERSIONS.fullmatch(part.strip()) for part in needs.split(","))
-    assert f'NEEDS = "{needs.removeprefix(">=")}"' in (ROOT / "nodes" / "older.py").read_text("utf-8")
+    assert f'NEEDS = "{needs.removeprefix(">=")}"' in (ROOT / "nodes" / "__init__.py").read_text("utf-8")
 
 
 def test_the_publisher_and_the_links(found: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """From a real call to an FX graph: signatures, weights by address, the recorder."""
 
 from .autocast import autocast_off
+from .call import Call
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
 from .guards import Guard, code_of, is_object, stands_for
@@ -10,16 +11,16 @@ from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
 from .thread_state import ThreadState, recording
 from .trace import OutputSpec, Trace, Untraceable, record
-from .tracer import Recorded, Tracer
+from .tracer import Tracer
 
 __all__ = [
     "AnotherStructure",
+    "Call",
     "CaptureError",
     "Guard",
     "GradientsRecorded",
     "OnlyThisCall",
     "OutputSpec",
-    "Recorded",
     "Recorder",
     "Signature",
     "Surroundings",

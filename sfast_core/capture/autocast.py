@@ -1,8 +1,8 @@
 """What autocast does to a call of a torch function, so that a graph can say it and run without autocast.
 
 Which operators autocast casts, and to what, is a list inside PyTorch that differs by device and by version; and a function in Python
-(``F.group_norm``, ``einsum``) is made of operators, some listed, some not. So nothing is listed here. The function is run on stand-ins
-under the caller's autocast, and again without it on stand-ins whose dtypes are those of arguments that were cast beforehand. Where both
+(``F.group_norm``, ``einsum``) is made of operators, some listed, some not. So nothing is listed here. The function is run on fake tensors
+under the caller's autocast, and again without it on fake tensors whose dtypes are those of arguments that were cast beforehand. Where both
 runs meet the same operators with the same dtypes, casts of the arguments are all that autocast does.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import CaptureError
+from .fake_tensors import KINDS, Run, Step, autocast_switched, leaves, mapped
 from .signature import arguments_key, autocast_state
-from .stand_ins import KINDS, Run, Step, autocast_switched, leaves, mapped
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def _treatments(on: Sequence[str], kwargs: Mapping[str, Any]) -> Iterator[Treatm
 
 
 def _run(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any, on: Sequence[str], treatment: Treatment) -> Run:
-    """Run a function on stand-ins of its arguments, treated beforehand.
+    """Run a function on fake tensors of its arguments, treated beforehand.
 
     Most functions are one operator, and what that returns is known: the call's result. Only where a function goes on with it, shapes have
     to be worked out by meta kernels. Many are written in Python, and the first use of one imports all of ``torch._dynamo``: seconds.

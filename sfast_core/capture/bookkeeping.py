@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
+from ..reporting.reasons import BROUGHT
 from ..weights import Weight, WeightRef, WeightTable
 from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap
@@ -32,6 +33,9 @@ class Bookkeeping:
         table: finds weights.
     """
 
+    _note_reader: Callable[[torch.fx.Node], None]  # who is at work, of a node that may come to nothing,
+    _blame_reader: Callable[[torch.fx.Node], None]  # and that it is what the recording came to nothing in
+
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
         self.graph = new_graph()
         self._table = table
@@ -47,6 +51,7 @@ class Bookkeeping:
         self._kept: set[int] = set()  # storages of weights and of tensors from elsewhere
         self.input_writes = InputWrites()
         self._last_placeholder: torch.fx.Node | None = None
+        self.device: torch.device | None = None  # that the call runs on, where it is known
         for index, tensor in enumerate(inputs):
             self._bind(tensor, self._placeholder(f"input_{index}", tensor))
             self._inputs.setdefault(self._storage(tensor), []).append((index, tensor))
@@ -117,16 +122,24 @@ class Bookkeeping:
         if not is_plain(tensor) or tensor.layout is not torch.strided:
             raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
         node = self._placeholder(f"external_{len(self._externals)}", tensor)
+        if self._is_elsewhere(tensor):
+            self._note_reader(node)
         self._externals.append((tensor, node, name))
         self._nodes[tensor] = node
         self._keep(tensor, f"a tensor of shape {tuple(tensor.shape)} from elsewhere")
         return node
+
+    def _is_elsewhere(self, tensor: torch.Tensor) -> bool:
+        return self.device is not None and tensor.device != self.device
 
     def _name_externals(self, found: Found) -> None:
         for tensor, node, name in self._externals:
             if not node.users:
                 self.graph.erase_node(node)
                 continue
+            if self._is_elsewhere(tensor):  # no weight, so nothing brings it but the code that reads it
+                self._blame_reader(node)
+                raise CaptureError(BROUGHT(name=name, where=tensor.device, device=self.device))
             ref = found(tensor)
             if ref is None:
                 raise CaptureError(
@@ -158,6 +171,13 @@ class Bookkeeping:
         self._foreign.add(storage)
         self._kept.add(storage)
         self._unchanged.add(tensor, what)
+
+    def let_go(self, tensors: Sequence[torch.Tensor]) -> None:
+        """These weights get other memory, and theirs may be anybody's: a write to it is none to a weight any more."""
+        for storage in map(self._storage, tensors):
+            if storage not in self._inputs:
+                self._foreign.discard(storage)
+                self._kept.discard(storage)
 
     def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
         """The one input whose memory this tensor lies in, and which number it has; None where it isn't that one's alone."""

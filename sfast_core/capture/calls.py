@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from ..reasons import READS_VALUE
+from ..reporting.reasons import READS_VALUE
 from ..weights import WeightTable
 from .autocast import NO_TREATMENT, Apart, Autocast, Treatment
 from .compared import Number, only_compared
 from .decisions import Decisions
 from .errors import CaptureError
+from .fake_tensors import Value, leaves, mapped
 from .functional import cast_like, element, functional_form, is_in_place, mutates, sets_the_same
 from .guards.given import is_ours
 from .in_place import InPlace
 from .nodes import call_function, call_method
-from .stand_ins import Value, leaves, mapped
 from .values import METADATA, why_not_static
 
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}  #: what functions take Python's types for

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import kitchen
+from ..weights import kitchen
 
 #: Libraries whose operator ``name_`` leaves in its arguments what ``name`` returns.
 _HAVE_SIBLINGS = (kitchen.NAMESPACE,)

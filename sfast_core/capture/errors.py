@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..reasons import GRADIENTS
+from ..reporting.reasons import GRADIENTS
 
 if TYPE_CHECKING:
     from .guards import Guard
 
 
 class CaptureError(Exception):
-    """The call can't be captured faithfully. The message is the reason, best of a kind (:mod:`sfast_core.reasons`).
+    """The call can't be captured faithfully. The message is the reason, best of a kind (:mod:`sfast_core.reporting.reasons`).
 
     Attributes:
         guard: tells when the reason holds no more, where a recorded call has failed; else None.

@@ -19,14 +19,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
 from .bookkeeping import HasParts
 from .calls import OF_C, Calls, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
-from .functional import cast_like, element, setitem
+from .fake_tensors import leaves
+from .functional import element
 from .guards import Pausing, Reader, Unwatched, reader_at
 from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
@@ -34,8 +36,8 @@ from .live.modules import DRAWING, draws, modules_at_work
 from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
-from .stand_ins import leaves
 from .told import ASKED, HIDDEN, Telling, Told, tells, told_by
+from .unwritten import UNFILLED, unwritten
 from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -302,19 +304,21 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
             self._refuse_for(error, name)
             self.watch.resume()
             return func(*args, **kwargs)
-        # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code goes about it.
+        # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code does so.
         self._before(func, name, args, kwargs)
-        if types or type(func) not in OF_C:  # of these nothing runs that is Python's, unless a tensor of a class of its own says so
+        python = types or type(func) not in OF_C or torch._C._len_torch_dispatch_stack()  # a tensor of a class of its own, or a mode, runs some
+        if python:
             self.watch.resume(installed=not isinstance(func, _OPERATORS))
-            result = func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if python:
             self.watch.pause()
-        else:
-            result = func(*args, **kwargs)
         if name in DRAWING and not self.drew and draws(name, args, kwargs):
             self.drew = modules_at_work()
         try:
             if call is not None:
                 self._record(func, name, call, args, kwargs, result)
+            if name.startswith(UNFILLED) and (node := self._nodes.get(result)) is not None:
+                self._note_reader(node)
         except Exception as error:
             self._refuse_for(error, name)
         result = self.in_place_of(result)
@@ -382,19 +386,11 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
 
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)
-        for node in self.graph.nodes:
-            uninitialised = node.op in ("call_function", "call_method") and function_name(node.target).startswith(("empty", "new_empty"))
-            if uninitialised and not all(_ignores_first(user) for user in node.users):
-                raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
+        if (node := unwritten(self.graph)) is not None:
+            self._blame_reader(node)
+            raise CaptureError("memory from torch.empty is filled by a kernel that torch doesn't dispatch")
 
 
 def _versions(tensors: list[torch.Tensor]) -> list[int | None]:
     with torch._C.DisableTorchFunction():
         return [None if tensor.is_inference() else tensor._version for tensor in tensors]
-
-
-def _ignores_first(node: torch.fx.Node) -> bool:
-    """Whether a call uses its first argument for its shape, or as the rest that an assignment leaves: never for a value of its own."""
-    if node.target is cast_like:
-        return all(map(_ignores_first, node.users))
-    return node.target is setitem or (function_name(node.target) == "baddbmm" and node.kwargs.get("beta") == 0)

@@ -1,4 +1,4 @@
-"""What keys a captured variant: everything about a call's arguments but the values of its tensors, autocast, and PyTorch's settings.
+"""What keys a cache entry: everything about a call's arguments but the values of its tensors, autocast, and PyTorch's settings.
 
 A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What can't be
 compared by value (a function, an iterator) can't be keyed and raises, so that the caller runs eager. Of an object of an unknown class
@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..reasons import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENSOR_KEY, TOO_DEEP, TOO_MANY, Reason
+from ..reporting.reason import Reason
+from ..reporting.reasons import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENSOR_KEY, TOO_DEEP, TOO_MANY
 from .errors import CaptureError
 from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual
@@ -40,7 +41,7 @@ class Signature:
         beside: what else there is that other calls have to have.
 
     Attributes:
-        key: hashable, equal for calls that one captured variant serves.
+        key: hashable, equal for calls that one cache entry serves.
         autocast: :func:`autocast_state` at the call.
         state: :func:`torch_state` at the call.
         tensors: each distinct tensor object once.
@@ -206,7 +207,7 @@ class _Walk:
 
     def _tensor(self, tensor: torch.Tensor, place: Place) -> Hashable:
         index = self._index.get(id(tensor))
-        if index is not None:  # the same object twice: a variant traced so must not serve two different tensors
+        if index is not None:  # the same object twice: an entry traced so must not serve two different tensors
             return ("same tensor", index)
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise CaptureError(NOT_STRIDED(place=_named(place), kind=type(tensor).__name__, layout=tensor.layout))

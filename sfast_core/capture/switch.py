@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from ..forks import renew_in_children
+from ..machine.forks import renew_in_children
 
 T = TypeVar("T")
 

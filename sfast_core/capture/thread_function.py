@@ -6,9 +6,10 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CellType, FunctionType
 from typing import Any
 
-from ..forks import OwnLock
+from ..machine.forks import OwnLock
 from .guards import stands_for
 
 
@@ -43,11 +44,26 @@ def in_table(table: dict[str, Any], name: str, ours: Callable[..., Any]) -> Iter
         table[name] = original
 
 
+@contextmanager
+def in_cell(cell: CellType, ours: Callable[..., Any]) -> Iterator[None]:
+    """The same for the function that others close over."""
+    original = cell.cell_contents
+    try:
+        cell.cell_contents = _stand_in(original, ours)
+        yield
+    finally:
+        cell.cell_contents = original
+
+
 def _stand_in(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """It is called as the original is, and what is set on either is set on both: a function counts its calls on itself, which it finds by its name."""
     thread = threading.get_ident()
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         return ours(original, *args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
 
+    if type(original) is FunctionType:
+        stand_in.__name__, stand_in.__qualname__, stand_in.__doc__ = original.__name__, original.__qualname__, original.__doc__
+        stand_in.__module__, stand_in.__dict__ = original.__module__, original.__dict__
     stands_for(stand_in, original)
     return stand_in

@@ -19,6 +19,7 @@ QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "retains_grad": lambda tensor: tensor.retains_grad,
     "grad": lambda tensor: tensor.grad is None,
     "grad_fn": lambda tensor: tensor.grad_fn is None,
+    "_backward_hooks": lambda tensor: len(tensor._backward_hooks or ()),
     "_base": lambda tensor: tensor._base is None,
     "is_inference": torch.Tensor.is_inference,
     "is_shared": torch.Tensor.is_shared,

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils._device import DeviceContext
 
-from ..reasons import WATCHED, Reason
+from ..reporting.reason import Reason
+from ..reporting.reasons import WATCHED
 from .errors import CaptureError
 
 State = tuple[Hashable, ...]  #: the values of all settings, in the order of :func:`names`

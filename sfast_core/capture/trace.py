@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE, reason_of, told
+from ..reporting.reason import reason_of, told
+from ..reporting.reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE
 from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -29,6 +30,7 @@ from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
 from .torch_state import changed_setting, torch_state
+from .unseen import unseen_as_one
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
 
@@ -180,7 +182,7 @@ def record(
     random = RandomState(device)
     table = WeightTable(root)
     recorder = Recorder(inputs, table)
-    recorder.random, recorder.read_set = random, reads
+    recorder.random, recorder.read_set, recorder.device = random, reads, device
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
     def run(module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,12 +195,13 @@ def record(
 
     apart = [module for module in root.modules() if id(module) in cut] if cut else []
     functions = live.functions() if live else []
-    unseen = [module for module in root.modules() if looks_for_outliers(module) and module is not root]
-    reads.run_live([*apart, *unseen], [*(each.function for each in functions), *(module.state for module in unseen)])
-    whole = run_as_they_are([*apart, *unseen, *table.closed(closed)], run)
+    asking = [module for module in root.modules() if looks_for_outliers(module) and module is not root]
+    reads.run_live([*apart, *asking], [*(each.function for each in functions), *(module.state for module in asking)])
+    whole = run_as_they_are([*apart, *asking, *table.closed(closed)], run)
     scope = leaf_scope(recorder) if leaf_scope else nullcontext()
     # No ExitStack: an interruption between its entering a context and its noting that would leave the context entered.
-    with scope, as_written(), whole, found_as_live(functions, run_function), arrays_seen(recorder.from_array), _watching(reads, recorder), recorder:
+    unseen = unseen_as_one(recorder, list(around.functions.values()))
+    with scope, as_written(), whole, found_as_live(functions, run_function), unseen, arrays_seen(recorder.from_array), _watching(reads, recorder), recorder:
         try:
             result = call()
         except Exception as error:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ..reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS
+from .call import Call
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings, TakenIn
@@ -18,25 +19,6 @@ from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
 _ATTEMPTS = 16  # recordings that come to nothing before a model stays as it is
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A call to record.
-
-    Attributes:
-        forward: the function that is called.
-        call: calls it.
-        arguments: the signature that its arguments have now; None where they are copies that nobody sees again.
-        around: what it brings along for code that runs live.
-        collecting: Python's collector was on when it came.
-    """
-
-    forward: Callable[..., Any]
-    call: Callable[[], Any]
-    arguments: Callable[[], Signature] | None = None
-    around: Surroundings | None = None
-    collecting: bool = field(default_factory=lambda: gc.isenabled())  # asked by code of ours: inside another's recorded call that isn't the model's
 
 
 class Tracer:
@@ -76,10 +58,8 @@ class Tracer:
         self.taken_in.clear()
         self._attempts = 0
 
-    def record(
-        self, module: torch.nn.Module, signature: Signature, device: torch.device, recorded: Recorded
-    ) -> tuple[Any, Trace | Untraceable, Guard | None]:
-        """Run a call once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
+    def record(self, call: Call, device: torch.device) -> tuple[Any, Trace | Untraceable, Guard | None]:
+        """Run a signed call once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
 
         Returns:
             the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed.
@@ -88,24 +68,24 @@ class Tracer:
             CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
             Exception: what the module's own code raised.
         """
+        module, signature, around = call.module, call.signature, call.around
         try:
-            reads = ReadSet(module, recorded.forward, self._codes, recorded.collecting)
+            reads = ReadSet(module, call.forward, self._codes, call.collecting)
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
         try:
-            call = recorded.call
-            result, trace, guard = record(call, signature.tensors, module, device, reads, self._leaf_scope, self._closed, self.live, recorded.around)
+            result, trace, guard = record(call.run, signature.tensors, module, device, reads, self._leaf_scope, self._closed, self.live, around)
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
             if error.others:
-                error.passing = self._let_live(error.others, reason_of(error), recorded.around)
-            if recorded.around is not None and recorded.around.inside:
-                error.passing = self._may_cut() and self.live.add(module, recorded.around.inside, reason_of(error), error.guard)
+                error.passing = self._let_live(error.others, reason_of(error), around)
+            if around.inside:
+                error.passing = self._may_cut() and self.live.add(module, around.inside, reason_of(error), error.guard)
             raise
         self.words |= reads.words
-        if recorded.around is not None and (mentioned := recorded.around.unread & reads.words):
-            recorded.around.mentioned |= mentioned
+        if mentioned := around.unread & reads.words:
+            around.mentioned |= mentioned
             reason = MAY_READ(names=", ".join(sorted(map(repr, mentioned))))
             return result, Untraceable(reason, passing=True), guard
         read = [found for found in signature.objects if has_read(reads, found.value, found.name)]
@@ -116,7 +96,7 @@ class Tracer:
             again = trace.changing and signature.key not in self._changing  # a cache that is filled once, perhaps
             if trace.changing:
                 self._changing.add(signature.key)
-            cut = again or self._let_live(trace.others, trace.reason, recorded.around)
+            cut = again or self._let_live(trace.others, trace.reason, around)
             trace = replace(trace, passing=cut, cut=cut)
         elif isinstance(trace, Untraceable) and trace.changing:
             # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
@@ -130,9 +110,9 @@ class Tracer:
             trace = replace(trace, passing=True, cut=True)
         elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
             trace = Untraceable(LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"), passing=True, cut=True)
-        elif isinstance(trace, Trace) and recorded.arguments is not None and _differ(recorded.arguments, signature):
+        elif isinstance(trace, Trace) and call.writes_arguments():
             trace = Untraceable(WRITES_ARGUMENTS())
-        if isinstance(trace, Untraceable) and not trace.cut and self._suspected(signature, trace, recorded.around):
+        if isinstance(trace, Untraceable) and not trace.cut and self._suspected(signature, trace, around):
             trace = replace(trace, passing=True, cut=True)
         if isinstance(trace, Trace):  # what it sets is as it was found: a setting of another node's, not a state that goes on
             self._changing.discard(signature.key)
@@ -177,13 +157,13 @@ class Tracer:
         module = None if reader.module is None else reader.module()
         return module is not None and self.live.add(root, (module,), reason, steady)
 
-    def _let_live(self, kinds: Collection[Any], reason: str, around: Surroundings | None) -> bool:
+    def _let_live(self, kinds: Collection[Any], reason: str, around: Surroundings) -> bool:
         """Let functions of others of these kinds run live; whether there are any that didn't."""
-        return self.taken_in.refuse(kinds, reason, [] if around is None else list(around.functions.values()))
+        return self.taken_in.refuse(kinds, reason, list(around.functions.values()))
 
-    def _suspected(self, signature: Signature, trace: Untraceable, around: Surroundings | None) -> bool:
+    def _suspected(self, signature: Signature, trace: Untraceable, around: Surroundings) -> bool:
         """A recording has come to nothing for a reason that may be that of functions of others in it: the second time, if it may pass."""
-        if around is None or not around.inside_kinds:
+        if not around.inside_kinds:
             return False
         again, self._passed = signature.key in self._passed, self._passed | {signature.key}
         return (again or not trace.passing) and self._let_live(list(around.inside_kinds), trace.reason, around)
@@ -213,16 +193,3 @@ def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:
     modules = dict(root.named_modules())
     inside = (modules.get(".".join(parts[:length])) for length in range(len(parts) - 1, 0, -1))
     return [module for module in inside if module is not None]
-
-
-def _differ(arguments: Callable[[], Signature], before: Signature) -> bool:
-    """Whether the containers among a call's arguments hold something else than before it."""
-    try:
-        after = arguments()
-    except CaptureError:
-        return True
-    return (
-        after.key != before.key
-        or any(now is not then for now, then in zip(after.tensors, before.tensors, strict=True))
-        or any(now.value is not then.value for now, then in zip(after.objects, before.objects, strict=True))
-    )

@@ -49,5 +49,5 @@ class Unchanged:
                 raise CaptureError(f"the call changes {what} in place")
         for ref, copy, what in self._copies:
             tensor = ref()
-            if tensor is not None and not bool(torch.isclose(tensor, copy, rtol=0, atol=0, equal_nan=True).all()):
+            if tensor is not None and not bool(torch.isclose(tensor.to(copy.device), copy, rtol=0, atol=0, equal_nan=True).all()):
                 raise CaptureError(f"the call changes {what} in place")

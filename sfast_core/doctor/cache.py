@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..choices import cache_folder, machine_key
+from ..machine.choices import cache_folder, machine_key
 from ..target import Target
 from .findings import NOTE, OK, Finding
 

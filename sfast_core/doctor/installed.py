@@ -13,6 +13,10 @@ from ..native import load
 from ..target import Target
 from .findings import NOTE, OK, PROBLEM, Finding
 
+_TRITON = {
+    "Linux": "pip install triton (it comes with PyTorch's CUDA builds on Linux)",
+    "Windows": "pip install triton-windows, in the version that its page names for this PyTorch; until then PyTorch's own kernels run",
+}
 _OLDEST_TORCH, _OLDEST_GPU = (2, 6), (8, 0)
 
 
@@ -27,9 +31,7 @@ def examine_installed(target: Target) -> Iterator[Finding]:
         "triton",
         PROBLEM,
         "most kernels are written in it",
-        "pip install triton (it comes with PyTorch's CUDA builds on Linux)"
-        if platform.system() == "Linux"
-        else "PyTorch brings Triton on Linux only; here models run as they did without it",
+        _TRITON.get(platform.system(), "PyTorch brings Triton on Linux only; here PyTorch's own kernels run"),
     )
     yield _library(
         "nvidia-cudnn-frontend",

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import torch
 
 from ..engine import Engine
-from ..reasons import PYTHON
-from ..report import ModuleReport
+from ..reporting.reason import PYTHON
+from ..reporting.report import ModuleReport
+from .fallback import with_fallback
 from .hook import Hook
-from .shield import shielded
 from .states import States
 
 #: From the slowest on: a call of the model ran as its slowest block did.
@@ -109,7 +109,7 @@ class Blocks:
                 return block.engine.run_eager(foreign, eager)
             return block(module, original, args, kwargs, eager)
 
-        return shielded(block.engine, attempt, lambda: original(*args, **kwargs))
+        return with_fallback(block.engine, attempt, lambda: original(*args, **kwargs))
 
 
 def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from ..compiled import CompiledModule, compile, is_compiled
+from ..compiled import MARK, CompiledModule, compile, is_compiled
 from ..config import CompileConfig
-from ..qualities import EXACT
-from ..report import ModuleReport, Report, versions
+from ..libraries.offloading import offloads
+from ..quality.levels import EXACT
+from ..reporting.report import ModuleReport, Report, versions
 from .vae import HALVES
 
 #: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
@@ -143,7 +144,7 @@ class CompiledPipeline:
         """Compile what is new in the pipeline, or was given back by another that shares it, and give back what isn't in it any more."""
         there = dict(models(self.pipeline))
         for name, handle in list(self._compiled.items()):
-            if there.get(name) is not handle.module:
+            if there.get(name) is not handle.module or _is_below_offloading(handle.module):
                 self._give_back(name)
         for name, module in there.items():
             if name not in self._compiled or not is_compiled(module):
@@ -219,6 +220,11 @@ def _is_pipeline(value: Any) -> bool:
 
 def _described(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def _is_below_offloading(module: torch.nn.Module) -> bool:
+    """Whether group offloading was switched on for a compiled module since: it would bring weights in front of ours, which brings them itself."""
+    return module.__dict__.get("forward") is not module.__dict__.get(MARK) and offloads(module)
 
 
 @contextlib.contextmanager

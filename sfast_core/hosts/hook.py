@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ..reasons import EXTENSION_REPLACES, Kind
+from ..reporting.reason import Kind
+from ..reporting.reasons import EXTENSION_REPLACES
 
 Call = Callable[[torch.nn.Module, Callable[..., Any], "str | None", tuple[Any, ...], dict[str, Any]], Any]
 

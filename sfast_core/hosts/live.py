@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..engine import Engine, Forward
+from .fallback import of_host
 from .options import PROMPTS, Steering, live_steering
-from .shield import of_host
 from .words import words_of
 
 

@@ -11,8 +11,8 @@ import torch
 from ..capture import CaptureError, Signature
 from ..config import CompileConfig
 from ..engine import Engine, Forward
-from ..reasons import WRITES_ARGUMENTS
-from .one_offs import OneOffs
+from ..reporting.reasons import WRITES_ARGUMENTS
+from .admission import Admission
 
 Arguments = tuple[Any, ...]
 
@@ -39,7 +39,7 @@ class Kind:
     Attributes:
         why_not: why a call with these arguments runs as it was, or None.
         why_no_graph: why a call with these arguments is fused but not captured, or None.
-        few_shapes: whether it pays to look out for shapes that never come again (see :class:`.one_offs.OneOffs`).
+        few_shapes: whether it pays to look out for shapes that never come again (see :class:`.admission.Admission`).
         writes_input: whether its forward writes to its first argument, which nobody reads afterwards.
         padded: gives a call of the part another size, which others have too, or None where it stays as it is.
     """
@@ -66,7 +66,7 @@ class PartCalls:
         self._engine = engine
         self._kind = kind
         self._config = config
-        self._one_offs = OneOffs()
+        self._admission = Admission()
 
     def __call__(self, module: torch.nn.Module, traced: Forward, args: Arguments, kwargs: dict[str, Any], eager: Callable[[], Any]) -> Any:
         """What ``traced(*args, **kwargs)`` returns, by the fastest way that is known to be right.
@@ -85,7 +85,7 @@ class PartCalls:
             raise CaptureError(reason)
         if not self._keeps_state and any(isinstance(value, (list, dict)) for value in (*args, *kwargs.values())):
             raise CaptureError(WRITES_ARGUMENTS().also("it is given a container that it may write to"))
-        if self._kind.few_shapes and (reason := self._one_offs.reason(Signature(args, kwargs).key)):
+        if self._kind.few_shapes and (reason := self._admission.reason(Signature(args, kwargs).key)):
             raise CaptureError(reason)
         engine = self._engine
         no_graph = self._kind.why_no_graph(args) if self._config.cuda_graphs else None

@@ -29,14 +29,25 @@ def parse_sizes(text: str) -> list[Size]:
     Raises:
         ValueError: a size can't be read or there is none; the message names the line, what came and what is needed.
     """
-    found: list[Size] = []
+    found, wrong = read_sizes(text)
+    if wrong:
+        raise ValueError(wrong[0])
+    return found
+
+
+def read_sizes(text: str) -> tuple[list[Size], list[str]]:
+    """The sizes in ``text`` as :func:`parse_sizes` reads them, and what is wrong with those that can't be read, a message each."""
+    found, wrong = [], []
     for number, line in enumerate(text.splitlines(), 1):
         for part in line.partition("#")[0].replace(";", ",").split(","):
             if words := " ".join(part.split()):
-                found.append(_size(words, number))
-    if not found:
-        raise ValueError(f"sizes: there is none, needs one or more such as {EXAMPLE}")
-    return list(dict.fromkeys(found))
+                try:
+                    found.append(_size(words, number))
+                except ValueError as error:
+                    wrong.append(str(error))
+    if not found and not wrong:
+        wrong.append(f"sizes: there is none, needs one or more such as {EXAMPLE}")
+    return list(dict.fromkeys(found)), wrong
 
 
 def _size(words: str, number: int) -> Size:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..report import ModuleReport
+from ..reporting.report import ModuleReport
 
 
 @dataclass(frozen=True)

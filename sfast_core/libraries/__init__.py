@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from ..capture import Recorder, one_recording
 from .blocks import blocks_recorded
 from .casting import casts_recorded
+from .offloading import moves_recorded, offloads
 
 __all__ = ["known_layers"]
 
@@ -21,7 +22,8 @@ def known_layers(recorder: Recorder) -> Iterator[None]:
 
     Most models have none of these, and are recorded without waiting for another.
     """
-    wanted = [scope for scope, there in ((blocks_recorded, recorder.table.in_blocks), (casts_recorded, recorder.table.float8)) if there]
+    known = ((blocks_recorded, recorder.table.in_blocks), (casts_recorded, recorder.table.float8), (moves_recorded, offloads()))
+    wanted = [scope for scope, there in known if there]
     if not wanted:
         yield
         return

@@ -57,8 +57,8 @@ class Impl:
 
     A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over`` is False, that it was
     the fastest at one size says nothing about another. ``per_thread``: what its first launch prepares is of use to that thread alone.
-    ``behind`` names impls of the same op: where one of them can compute a call, this one is left out, not even measured; of those calls only
-    for which ``behind_if`` is true, where there is one: it gets the arguments as meta tensors. ``needs`` is what it needs that a table can say.
+    ``superseded_by`` names impls of the same op: where one of them can compute a call, this one is left out, not even measured; of those calls only
+    for which ``superseded_if`` is true, where there is one: it gets the arguments as meta tensors. ``needs`` is what it needs that a table can say.
     ``reference`` is the op's, which it is part of.
     """
 
@@ -68,8 +68,8 @@ class Impl:
     function: str = "launch"
     carries_over: bool = True
     per_thread: bool = False
-    behind: tuple[str, ...] = ()
-    behind_if: Callable[..., bool] | None = None
+    superseded_by: tuple[str, ...] = ()
+    superseded_if: Callable[..., bool] | None = None
     needs: Needs = Needs()
     reference: Callable[..., Any] | None = None
 
@@ -94,10 +94,10 @@ class Impl:
             return str(error)
         return self.needs.why_not(target, vars(call)) or (own and own(target, call)) or self.needs.why_no_extension(target)
 
-    def stands_behind(self, fitting: Iterable[Impl], *args: Any, **kwargs: Any) -> str | None:
+    def superseded(self, fitting: Iterable[Impl], *args: Any, **kwargs: Any) -> str | None:
         """The name of the first of ``fitting``, which all can compute the op for these arguments, that this impl is left out for, or None."""
-        before = next((impl.name for impl in fitting if impl.name in self.behind), None)
-        return before if self.behind_if is None or self.behind_if(*args, **kwargs) else None
+        before = next((impl.name for impl in fitting if impl.name in self.superseded_by), None)
+        return before if self.superseded_if is None or self.superseded_if(*args, **kwargs) else None
 
     @property
     def launch(self) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """Linear layers of a model of 16 bits, or of 32, computed in 8: their input quantised by row, their weight once, by output feature.
 
-Not exact. It is left out unless the user allows it, and who takes part is decided outside (:mod:`..sensitivity`). What is made here is what products with
+Not exact. It is left out unless the user allows it, and who takes part is decided outside (:mod:`..quality.sensitivity`). What is made here is what products with
 quantised weights are (:mod:`.recover_scaled_linear`), so all that is done for those is done for these.
 """
 

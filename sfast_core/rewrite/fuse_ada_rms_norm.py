@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch.fx import Graph
 
-from ..kitchen import operators
 from ..ops.ada_rms_norm import ada_rms_norm
+from ..weights.kitchen import operators
 from .graph import alike, calls_of, drop_unused, insert_as, insert_item, metas, replace, value
 from .patterns import HasImpl
 from .rms_norms import Modulation, Norm, modulation_of, norm_of, sum_of

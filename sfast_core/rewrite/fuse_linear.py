@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
-from ..kitchen import operators
 from ..ops.linear import linear
+from ..weights.kitchen import operators
 from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
 from .patterns import HasImpl, activation_behind, gate_behind, has_siblings
 from .views import as_it_lies, turned_back

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import element
-from ..kitchen import operators
 from ..ops.ada_layer_norm import ada_layer_norm
 from ..ops.add_layer_norm import add_layer_norm
 from ..ops.norm_quantise import norm_quantise
 from ..ops.quantise import quantise
+from ..weights.kitchen import operators
 from .graph import (
     alike,
     calls,

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..capture.functional import cast_like
-from ..kitchen import DTYPES, NAMESPACE
 from ..ops.quantise import quantise
 from ..ops.scaled_linear import scaled_linear
+from ..weights.kitchen import DTYPES, NAMESPACE
 from .graph import calls, drop_unused, insert, insert_as, insert_item, metas, named, replace, sole_user, value
 from .patterns import HasImpl, gelu
 

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like, element, setitem
-from ..kitchen import operators
+from ..weights.kitchen import operators
 from .graph import calls, calls_of, insert, joins_along_last, named, results_of, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2

@@ -120,7 +120,7 @@ class _Fitting:
         return self._known[look]
 
     def _stands_behind(self, op: Op, impl: Impl, fitting: list[Impl], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        before = impl.stands_behind(fitting, *args, **kwargs)
+        before = impl.superseded(fitting, *args, **kwargs)
         if before is not None:
             self._refused.setdefault(op.name, {}).setdefault(impl.name, f"{impl.name}: {before} can do it")
         return before is not None

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..forks import renew_in_children
+from ..machine.forks import renew_in_children
 
 
 @contextmanager

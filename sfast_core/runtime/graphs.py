@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ..forks import renew_in_children
+from ..machine.forks import renew_in_children
 from .backend import Backend, CudaBackend
 from .rehearsal import Rehearsal
 from .streaming.ring import Ring

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from ..reasons import BESIDE, NOT_THERE
+from ..reporting.reasons import BESIDE, NOT_THERE
 from ..weights.arriving import Arriving
 from ..weights.aside import aside
 from ..weights.bound import Bound

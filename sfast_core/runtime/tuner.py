@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree
 
-from ..choices import Choice, Choices, times_apart
+from ..machine.choices import Choice, Choices, times_apart
 from .backend import Backend
 from .compile_only import CompileOnly
 from .stopwatch import Stopwatch

@@ -14,7 +14,8 @@ import torch
 
 from ..capture import CaptureError, recording
 from ..engine import Engine, Forward
-from ..reasons import GROWS, reason_of
+from ..reporting.reason import reason_of
+from ..reporting.reasons import GROWS
 from .opening import Constants, Opening, Standing, size_of
 from .recipe import Making, Outcome
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.capture.autocast import Autocast, Treatment
-from sfast_core.capture.stand_ins import Run, StandIn, Value
+from sfast_core.capture.fake_tensors import FakeTensor, Run, Value
 from tests.capture.autocast import DEVICES, check, function
 
 # -- PyTorch's lists -----------------------------------------------------------------------------------------------------------
@@ -169,9 +169,9 @@ def test_cuda_is_asked_without_a_gpu(call: Callable[..., Any], dtypes: str, more
     """The stand-ins stand for tensors on a CUDA device, so here they may be the arguments themselves."""
     of = {"f": torch.float32, "h": torch.float16}
     run, device = Run(["cuda"]), torch.device("cuda", 0)
-    inputs = [StandIn(run, Value(i, torch.empty(2, 4, 4, dtype=of[name], device="meta"), device)) for i, name in enumerate(dtypes)]
+    inputs = [FakeTensor(run, Value(i, torch.empty(2, 4, 4, dtype=of[name], device="meta"), device)) for i, name in enumerate(dtypes)]
     wanted = {None: inputs[0].dtype, "low": torch.float16, "float32": torch.float32, "dtype=": torch.float32}[expected]
-    result = StandIn(run, Value(len(dtypes), torch.empty(2, 4, 4, dtype=wanted, device="meta"), device))
+    result = FakeTensor(run, Value(len(dtypes), torch.empty(2, 4, 4, dtype=wanted, device="meta"), device))
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.float16)

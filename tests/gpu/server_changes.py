@@ -4,7 +4,8 @@ The budget is what is left free of the GPU's memory by a block that this process
 larger model: dynamic VRAM, which the server starts with where it can, then keeps a part of it in main memory. Each picture is compared with the
 one that the same server gave for the same settings without us, when it had all of the memory. Prints a line for each tenth of the changes and at
 the end JSON: how many failed, how many are stale (further from their own than rounding explains, or nearer to another), how calls ran and why
-some as they were, tracebacks in the log. Exits with 1 where anything is wrong. ``--cpu`` runs it without a GPU, where there is no budget.
+some as they were, tracebacks in the log. Exits with 1 where anything is wrong. ``--cpu`` runs it without a GPU, where there is no budget, with two
+small models.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ GIB = 2**30
 #: Bytes left free; the first: all. ComfyUI's own start takes some, so the last two hold less than the larger model.
 BUDGETS = (None, 4 * GIB, 5 * GIB // 2, 3 * GIB // 2, 5 * GIB // 4)
 LARGE = "large-sd15.safetensors"  #: with all of SD1.5's blocks, 1.7 GB
-SIZES = (128, 192)
+SECOND = "second-sd15.safetensors"  #: in its place without a GPU: as small as the first, with other weights
+SIZES, SMALL = (128, 192), (64, 96)  #: of pictures, the second without a GPU
 STRENGTHS = (0.0, 0.4, 1.0)
 STEPS = 4
 
@@ -42,8 +44,8 @@ class State(NamedTuple):
     """What a picture is made of."""
 
     model: str
-    lora: float = 0.0
-    width: int = SIZES[0]
+    lora: float
+    width: int
 
 
 class Change(NamedTuple):
@@ -54,12 +56,12 @@ class Change(NamedTuple):
     budget: int | None
 
 
-def walk(models: list[str], budgets: tuple[int | None, ...], count: int, seed: int) -> list[Change]:
+def walk(models: list[str], budgets: tuple[int | None, ...], sizes: tuple[int, ...], count: int, seed: int) -> list[Change]:
     """``count`` changes, the same for the same seed."""
     draw = random.Random(seed)
-    state, budget = State(models[0]), budgets[0]
+    state, budget = State(models[0], 0.0, sizes[0]), budgets[0]
     found = []
-    kinds = {"budget": 4 if len(budgets) > 1 else 0, "model": 2 if len(models) > 1 else 0, "LoRA": 3, "size": 2}
+    kinds = {"budget": 4 if len(budgets) > 1 else 0, "model": 2 if len(models) > 1 else 0, "LoRA": 3, "size": 2, "unloading": 1}
     while len(found) < count:
         (kind,) = draw.choices(list(kinds), list(kinds.values()))
         if kind == "budget":
@@ -68,8 +70,8 @@ def walk(models: list[str], budgets: tuple[int | None, ...], count: int, seed: i
             state = state._replace(model=draw.choice([each for each in models if each != state.model]))
         elif kind == "LoRA":
             state = state._replace(lora=draw.choice([each for each in STRENGTHS if each != state.lora]))
-        else:
-            state = state._replace(width=draw.choice([each for each in SIZES if each != state.width]))
+        elif kind == "size":
+            state = state._replace(width=draw.choice([each for each in sizes if each != state.width]))
         found.append(Change(kind, state, budget))
     return found
 
@@ -78,7 +80,7 @@ def prompt(state: State, compiled: bool, spaces: int) -> dict[str, Any]:
     """As a client sends it. ``spaces`` behind the text, which tokenizers drop: ComfyUI computes again only what has another input."""
     made = txt2img(state.model, {} if compiled else None, steps=STEPS)
     made["2"]["inputs"]["text"] += " " * spaces
-    made["4"]["inputs"] |= {"width": state.width, "height": 128}
+    made["4"]["inputs"] |= {"width": state.width, "height": min(state.width, SIZES[0])}
     if state.lora:
         made["10"] = {"class_type": "LoraLoaderModelOnly", "inputs": {"model": ["1", 0], "lora_name": "tiny-lora.safetensors", "strength_model": state.lora}}
         made["8" if compiled else "5"]["inputs"]["model"] = ["10", 0]
@@ -133,22 +135,38 @@ def add_large(models: Path) -> None:
     save_file(unet | rest, models / "checkpoints" / LARGE)
 
 
+def add_second(models: Path) -> None:
+    """The tiny model with its UNet's matrices in another order."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(models / "checkpoints" / "tiny-sd15.safetensors")
+    turned = {name: value.flip(0).contiguous() for name, value in weights.items() if name.startswith("model.") and value.dim() > 1}
+    save_file(weights | turned, models / "checkpoints" / SECOND)
+
+
 @contextlib.contextmanager
-def served(device: str, large: bool) -> Iterator[LiveServer]:
-    """A server with models of its own."""
+def served(device: str, large: bool, base: str | None) -> Iterator[LiveServer]:
+    """A server with models of its own, in the folder ``base``: those of an earlier run, if there are any."""
     comfyui, python = Path(os.environ["COMFYUI_PATH"]).resolve(), os.environ.get("COMFYUI_PYTHON") or sys.executable
-    with tempfile.TemporaryDirectory() as folder:
-        models = Path(folder) / "models"
-        (models / "checkpoints").mkdir(parents=True)
-        subprocess.run([python, str(ROOT / "tests/hosts/comfy/make_checkpoints.py"), str(models)], check=True)
-        if large:
-            subprocess.run([python, "-c", f"from pathlib import Path; from tests.gpu.server_changes import add_large; add_large(Path({str(models)!r}))"], cwd=ROOT, check=True)
-        server = LiveServer(Path(folder), comfyui, python, {"fast-compile": ROOT}, device=device)
+    with contextlib.nullcontext(base) if base else tempfile.TemporaryDirectory() as folder:
+        if not (models := Path(folder).resolve() / "models").exists():
+            _make(models, python, large)
+        for link in filter(Path.is_symlink, (Path(folder) / "custom_nodes").glob("*")):
+            link.unlink()  # to the pack
+        server = LiveServer(Path(folder).resolve(), comfyui, python, {"fast-compile": ROOT}, device=device)
         try:
-            server.wait()
+            server.wait(600)
             yield server
         finally:
             server.stop()
+
+
+def _make(models: Path, python: str, large: bool) -> None:
+    (models / "checkpoints").mkdir(parents=True)
+    made = f"from pathlib import Path; from make_checkpoints import extras, sd15; sd15(Path({str(models)!r}) / 'checkpoints'); extras(Path({str(models)!r}))"
+    subprocess.run([python, "-c", made], cwd=ROOT / "tests/hosts/comfy", check=True)
+    add = "add_large" if large else "add_second"
+    subprocess.run([python, "-c", f"from pathlib import Path; from tests.gpu.server_changes import {add}; {add}(Path({str(models)!r}))"], cwd=ROOT, check=True)
 
 
 def run(server: LiveServer, changes: list[Change], budget: Budget, limit_s: float) -> dict[str, Any]:
@@ -161,6 +179,8 @@ def run(server: LiveServer, changes: list[Change], budget: Budget, limit_s: floa
     done: Counter[str] = Counter()
     for number, change in enumerate(changes, 1):
         budget.leave(change.budget)
+        if change.kind == "unloading":
+            server.unload()
         done[change.kind] += 1
         what = f"{number}: {change.kind}, {change.state}, {'all' if change.budget is None else f'{change.budget / GIB:.2f} GiB'} left"
         try:
@@ -195,12 +215,14 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--cpu", action="store_true", help="without a GPU: the small models, and no budget")
     parser.add_argument("--server", default="", help="further arguments of ComfyUI's main.py, such as --disable-dynamic-vram")
+    parser.add_argument("--base", help="a folder whose models are used again, and made where there are none; without it a temporary one")
     given = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ:
         raise SystemExit("tests.gpu.server_changes needs COMFYUI_PATH, the folder of a ComfyUI")
-    models = ["tiny-sd15.safetensors"] if given.cpu else ["tiny-sd15.safetensors", LARGE]
-    changes = walk(models, (None,) if given.cpu else BUDGETS, given.changes, given.seed)
-    with served(f"--cpu {given.server}".strip() if given.cpu else given.server, large=not given.cpu) as server:
+    models = ["tiny-sd15.safetensors", SECOND if given.cpu else LARGE]
+    changes = walk(models, (None,) if given.cpu else BUDGETS, SMALL if given.cpu else SIZES, given.changes, given.seed)
+    device = f"--cpu --fp32-text-enc {given.server}".strip() if given.cpu else given.server  # 16 bits take a CPU long
+    with served(device, large=not given.cpu, base=given.base) as server:
         found = run(server, changes, Budget(not given.cpu), given.limit_s)
         if found["failed"] or found["stale"] or found["tracebacks"]:
             print(server.log.read_text("utf-8", "replace")[-6000:], file=sys.stderr)

@@ -12,7 +12,7 @@ from sfast_core import CompileConfig
 from sfast_core.engine import Engine
 from sfast_core.hosts.comfy.reach import Reach, first_block
 from sfast_core.hosts.hook import Hook
-from sfast_core.report import ModuleReport
+from sfast_core.reporting.report import ModuleReport
 
 
 class Denoiser(nn.Module):

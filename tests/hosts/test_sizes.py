@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfast_core.hosts.sizes import EXAMPLE, Size, parse_sizes
+from sfast_core.hosts.sizes import EXAMPLE, Size, parse_sizes, read_sizes
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,11 @@ def test_what_is_wrong_is_named(text: str, words: list[str]) -> None:
 def test_a_size_in_words() -> None:
     """As it is shown, it can be read again."""
     assert [str(size) for size in parse_sizes("64x32, 64x32 x3")] == ["64x32", "64x32 x3"]
+
+
+def test_the_good_ones_are_kept() -> None:
+    """Beside a message for each that can't be read."""
+    found, wrong = read_sizes("64x64, 7\n96x65\n64x96 x2")
+    assert found == [Size(64, 64), Size(64, 96, 2)]
+    assert [message.partition(",")[0] + message.partition(",")[2][:7] for message in wrong] == ["sizes line 1", "sizes line 2"]
+    assert read_sizes("# none")[1] == ["sizes: there is none, needs one or more such as 1024x1024, 832x1216 x2"]

@@ -85,4 +85,4 @@ def test_it_is_five_files_that_know_no_other_host() -> None:
     for path in (HERE / "toy").glob("*.py"):
         known |= {node.module for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom) and node.module}
     ours = {name for name in known if name.startswith("sfast_core")}
-    assert ours <= {f"sfast_core.{name}" for name in ("config", "engine", "report", "hosts.hook", "hosts.shield", "hosts.states")}
+    assert ours <= {f"sfast_core.{name}" for name in ("config", "engine", "reporting.report", "hosts.hook", "hosts.fallback", "hosts.states")}

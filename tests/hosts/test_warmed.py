@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfast_core.hosts.warmed import Watch
-from sfast_core.report import ModuleReport, SignatureReport
+from sfast_core.reporting.report import ModuleReport, SignatureReport
 
 
 def test_a_watch() -> None:

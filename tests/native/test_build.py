@@ -100,9 +100,9 @@ def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], chan
     sizes: dict[str, Any] = plain | {"cut": (16, 1, 0, 0, 0, 0), "half": None} | changed
     strides = (ctypes.c_int64 * 3)(40, 160, 1280)
     counts = [sizes[name] for name in ("images", "heads", "queries", "keys", "head")]
-    cuts = [numbers and (ctypes.c_int32 * 6)(*numbers) for numbers in (sizes["cut"], sizes["half"])]
+    tilings = [numbers and (ctypes.c_int32 * 6)(*numbers) for numbers in (sizes["cut"], sizes["half"])]
     operands = [16, strides] * 3
-    status = library.sfast_attention(*operands, sizes["out"], *counts, 0.158, sizes["dtype"], *cuts, sizes["differ"], None)
+    status = library.sfast_attention(*operands, sizes["out"], *counts, 0.158, sizes["dtype"], *tilings, sizes["differ"], None)
     assert load.error_name(library, status) == error
 
 

@@ -17,7 +17,7 @@ from sfast_core.ops.add_layer_norm import cuda_impl as add_layer_norm
 from sfast_core.ops.attention import cuda_impl as attention
 from sfast_core.ops.conv2d_act import cuda_few_impl as conv2d_few
 from sfast_core.ops.conv2d_act import cuda_impl as conv2d
-from sfast_core.ops.conv2d_act.cut import Cut
+from sfast_core.ops.conv2d_act.tiling import Tiling
 from sfast_core.ops.group_norm_act import cuda_cluster_impl as group_norm_cluster
 from sfast_core.ops.group_norm_act import cuda_impl as group_norm
 from sfast_core.ops.linear import cuda_few_impl as linear_few
@@ -52,7 +52,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, status: SimpleNamespace) -> Iterator[
     monkeypatch.setattr(load, "library", lambda: library)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
-    monkeypatch.setattr(group_norm_cluster, "cut", lambda *_: group_norm_cluster.Cut(2, 3))
+    monkeypatch.setattr(group_norm_cluster, "tiling", lambda *_: group_norm_cluster.Tiling(2, 3))
     return found
 
 
@@ -65,16 +65,16 @@ def _group_norm(launch: Callable[..., torch.Tensor]) -> torch.Tensor:
 
 
 def _conv2d() -> torch.Tensor:
-    cut = Cut(128, 160, 0, 2, 1, 4)
+    tiling = Tiling(128, 160, 0, 2, 1, 4)
     shortcut = conv2d.Shortcut(image(64), torch.zeros(8, 192, 1, 1, dtype=HALF), image(128))
     weight = torch.zeros(8, 64, 3, 1, dtype=HALF)
-    return conv2d.launch_cut(cut, image(64), weight, None, (1, 2), (0, 1), None, "relu", torch.zeros(2, 8, dtype=HALF), shortcut)
+    return conv2d.launch_tiled(tiling, image(64), weight, None, (1, 2), (0, 1), None, "relu", torch.zeros(2, 8, dtype=HALF), shortcut)
 
 
 def _scaled_linear() -> torch.Tensor:
     x, weight, scale = torch.zeros(3, 32, dtype=torch.int8), torch.zeros(16, 32, dtype=torch.int8), torch.ones(16)
     gate = scaled_linear.Gate(weight, scale, torch.zeros(16, dtype=HALF))
-    return scaled_linear.launch_cut(scaled_linear.CUTS[0], x, weight, scale, torch.zeros(16, dtype=HALF), torch.ones(()), torch.bfloat16, "silu", gate)
+    return scaled_linear.launch_tiled(scaled_linear.TILINGS[0], x, weight, scale, torch.zeros(16, dtype=HALF), torch.ones(()), torch.bfloat16, "silu", gate)
 
 
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         {"residual": None, "x_bias": None, "sum": None, "bias": None, "rows": 3, "channels": 512, "dtype": 1},
     ),
     "sfast_attention": (
-        lambda: attention.launch_cut(attention.Cut(2, 1), *torch.zeros(3, 1, 2, 9, 64, dtype=HALF)),
+        lambda: attention.launch_tiled(attention.Tiling(2, 1), *torch.zeros(3, 1, 2, 9, 64, dtype=HALF)),
         {"images": 1, "heads": 2, "queries": 9, "keys": 9, "head": 64, "scale": 0.125, "half_cut": None, "differ": None},
     ),
     "sfast_conv2d": (
@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         | {"act": 2, "rows": 128, "columns": 160, "window": 0, "sharing_rows": 2, "sharing_columns": 1, "splits": 4, "height": 6, "width": 5, "c": 64, "channels": 8},
     ),
     "sfast_upsample_conv2d": (
-        lambda: upsample.launch_cut(Cut(256, 128, 0, 1, 2, 1), image(64), torch.zeros(8, 64, 3, 3, dtype=HALF), None),
+        lambda: upsample.launch_tiled(Tiling(256, 128, 0, 1, 2, 1), image(64), torch.zeros(8, 64, 3, 3, dtype=HALF), None),
         {"bias": None, "c": 64, "channels": 8, "rows": 256, "columns": 128, "sharing_rows": 1, "sharing_columns": 2},
     ),
     "sfast_conv2d_few": (lambda: conv2d_few.launch(image(64), torch.zeros(4, 64, 3, 3, dtype=HALF), None), {"c": 64, "channels": 4, "bias": None}),

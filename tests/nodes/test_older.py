@@ -61,11 +61,27 @@ def test_everything_passes_and_the_reason_is_shown(pack: ModuleType, monkeypatch
         for kind_of, value in zip(kind.RETURN_TYPES, output["result"], strict=True):
             assert str.__ne__(kind_of, "IMAGE") or value.shape[3] == 3
         assert name != "FastCompileSettings" or output["result"] == (None,)
-    events = [data for event, data, _ in sent if event == "fast_compile.status"]
-    assert len(events) == len(NODES) and all((data["node"], data["state"]) == ("8", "eager") and data["advice"] for data in events)
+    events = [data for event, data in sent if event == "fast_compile.status"]
+    assert len(events) == len(NODES) and all((data["nodes"], data["state"]) == (["8"], "eager") and data["advice"] for data in events)
 
 
 def test_a_type_that_fits_every_other(pack: ModuleType) -> None:
     """Old versions compare types with ``!=``."""
     any_type = pack.NODE_CLASS_MAPPINGS["FastCompileFreeMemory"].RETURN_TYPES[0]
     assert not any_type != "LATENT" and any_type == "*" and {any_type: 1}["*"] == 1
+
+
+@pytest.mark.parametrize(
+    ("python", "torch_version", "words"),
+    [((3, 9, 1), "2.11.0+cu130", "Python 3.9, and Fast Compile needs 3.10"), ((3, 12, 1), "2.5.1", "PyTorch 2.5.1, and Fast Compile needs 2.6")],
+)
+def test_another_python_and_an_old_pytorch(
+    pack: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, python: Any, torch_version: str, words: str
+) -> None:
+    """Said when ComfyUI starts, in one sentence with the remedy, and by each node."""
+    monkeypatch.setattr(sys, "version_info", python)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=torch_version))
+    sys.modules[f"{pack.__name__}.nodes.older"].say_so()  # type: ignore[attr-defined]
+    (line,) = [record.message for record in caplog.records]
+    assert words in line and "What you can do: " in line
+    assert words in pack.NODE_CLASS_MAPPINGS["ApplyFastCompile"]().run(model="the model")["ui"]["text"][0]

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = (ROOT / "web" / "js" / "fast_compile.js").read_text("utf-8")
+SCRIPT = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "web" / "js").glob("*.js")))
 STATES = {"tracing", "capturing", "fast", "fused", "eager"}  # what events tell; sfast_core/hosts/comfy/events.py
+SWITCHES = {"bypassed", "muted", "off", "idle"}  # what a node's own switches say, and the server's board; web/js/state.js
 LANGUAGES = sorted(path.parent.name for path in (ROOT / "locales").glob("*/nodeDefs.json"))
 
 
@@ -18,7 +19,8 @@ def _words(language: str) -> dict[str, str]:
 
 
 def test_every_word_is_there() -> None:
-    asked = set(re.findall(r'\bsay\("(\w+)"', SCRIPT)) | STATES
+    asked = set(re.findall(r'\bsay\("(\w+)"', SCRIPT)) | set(re.findall(r'\["(\w+)"(?:\]|, \{)', SCRIPT)) - {"megabytes"} | STATES | SWITCHES
+    asked |= set(re.findall(r'"(why\w+)"', SCRIPT)) | set(re.findall(r"\b(docs\w+):", SCRIPT)) | set(re.findall(r'PARTS = \["lead", "(\w+)", "(\w+)"\]', SCRIPT)[0])
     assert len(asked) > 12 and LANGUAGES == ["en", "zh"]
     for language in LANGUAGES:
         assert set(_words(language)) == asked, language

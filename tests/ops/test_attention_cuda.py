@@ -7,8 +7,8 @@ import torch
 
 from sfast_core.native import load
 from sfast_core.ops.attention import OP, cuda_impl
-from sfast_core.ops.attention.cut import WARPGROUPS, Cut
 from sfast_core.ops.attention.reference import attention
+from sfast_core.ops.attention.tiling import WARPGROUPS, Tiling
 from sfast_core.target import Target
 from tests.targets import B200, H100
 
@@ -76,15 +76,15 @@ def test_rows_have_the_same_bits_however_they_are_cut(head: int, queries: int) -
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, tokens, heads, head, device="cuda", dtype=torch.float16).transpose(1, 2) for tokens in (queries, 333, 333))
     high, low = WARPGROUPS[head] * 64, (WARPGROUPS[head] - 1) * 64
-    tall = cuda_impl.launch_cut(Cut(60, -(-queries // high)), q, k, v)
+    tall = cuda_impl.launch_tiled(Tiling(60, -(-queries // high)), q, k, v)
     expected = attention(q.float(), k.float(), v.float())
     assert (tall.float() - expected).norm() < 6e-4 * expected.norm()
     mixed = [(count, -(-max(queries - count * high, 0) // low)) for count in range(queries // high + 1)]
     for first in mixed:
         for rest in mixed:
             for split in (1, 23, 60):
-                cut = Cut(split, *first, *rest)
-                assert torch.equal(cuda_impl.launch_cut(cut, q, k, v), tall), cut
+                tiling = Tiling(split, *first, *rest)
+                assert torch.equal(cuda_impl.launch_tiled(tiling, q, k, v), tall), tiling
 
 
 @pytest.mark.gpu
@@ -100,8 +100,8 @@ def test_it_computes_attention_at_the_ends(dtype: torch.dtype, limit: float, hea
         pytest.skip(reason)
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, tokens, heads, head, device="cuda", dtype=dtype).transpose(1, 2) for tokens in (queries, keys, keys))
-    cut = Cut(2 * heads, -(-queries // (WARPGROUPS[head] * 64)), paired=paired)
+    tiling = Tiling(2 * heads, -(-queries // (WARPGROUPS[head] * 64)), paired=paired)
     expected = attention(q.float(), k.float(), v.float())
-    found = cuda_impl.launch_cut(cut, q, k, v)
+    found = cuda_impl.launch_tiled(tiling, q, k, v)
     assert (found.float() - expected).norm() < limit * expected.norm()
-    assert torch.equal(found, cuda_impl.launch_cut(cut, q, k, v))
+    assert torch.equal(found, cuda_impl.launch_tiled(tiling, q, k, v))

@@ -9,7 +9,7 @@ import torch
 
 from sfast_core.native import load
 from sfast_core.ops.attention import cuda_impl
-from sfast_core.ops.attention.cut import WARPGROUPS
+from sfast_core.ops.attention.tiling import WARPGROUPS
 from sfast_core.ops.attention_of_halves import OP
 from sfast_core.runtime.backend import CudaBackend
 from tests.targets import H100
@@ -37,9 +37,9 @@ def _operands(head: int, batch: int, heads: int, tokens: int) -> list[torch.Tens
 def _launch(operands: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
     """The result, and what was found: 0 where the halves are the same."""
     batch, heads, tokens, head = operands[0].shape
-    whole, half = (cuda_impl.cut_on(operands[0].device, images * heads, tokens, tokens, head) for images in (batch, batch // 2))
+    whole, half = (cuda_impl.tiling_on(operands[0].device, images * heads, tokens, tokens, head) for images in (batch, batch // 2))
     differ = torch.full((1,), 7, dtype=torch.int32, device="cuda")
-    return cuda_impl.launch_cut(whole, *operands, half=half, differ=differ), int(differ)
+    return cuda_impl.launch_tiled(whole, *operands, half=half, differ=differ), int(differ)
 
 
 @pytest.mark.gpu

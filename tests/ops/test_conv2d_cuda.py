@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sfast_core.native import load
 from sfast_core.native.interface import interface
 from sfast_core.ops.conv2d_act import OP, cuda_impl
-from sfast_core.ops.conv2d_act.cut import Cut
+from sfast_core.ops.conv2d_act.tiling import Tiling
 from sfast_core.target import Target
 from tests.ops.case import Data
 from tests.targets import B200, H100
@@ -68,26 +68,26 @@ def test_the_library_is_told_height_before_width(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(load, "library", lambda: library)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     x, weight = torch.zeros(2, 64, 32, 24, dtype=torch.float16), torch.zeros(320, 64, 3, 5, dtype=torch.float16)
-    cut = Cut(128, 160, 0, 2, 1, 3)
+    tiling = Tiling(128, 160, 0, 2, 1, 3)
     for channel_add, stride in ((torch.zeros(1, 320, dtype=torch.float16), 0), (torch.zeros(2, 320, dtype=torch.float16), 320)):
-        out = cuda_impl.launch_cut(cut, x, weight, None, (2, 1), (0, 2), None, "relu", channel_add)
+        out = cuda_impl.launch_tiled(tiling, x, weight, None, (2, 1), (0, 2), None, "relu", channel_add)
         assert out.shape == (2, 320, 15, 24) and out.is_contiguous()
         assert len(told[-1]) == len(interface().functions["sfast_conv2d"].parameters)
         assert told[-1][4] == stride
         assert told[-1][6:11] == (None, 0, None, 0, None)
-        assert told[-1][12:] == (2, 32, 24, 64, 320, 3, 5, 2, 1, 0, 2, load.ACTS["relu"], load.DTYPES[torch.float16], *cut, 7)
+        assert told[-1][12:] == (2, 32, 24, 64, 320, 3, 5, 2, 1, 0, 2, load.ACTS["relu"], load.DTYPES[torch.float16], *tiling, 7)
     begun, tail = (torch.zeros(2, channels, 32, 24, dtype=torch.float16) for channels in (64, 128))
     begun, tail = (image.contiguous(memory_format=torch.channels_last) for image in (begun, tail))
     joined = torch.zeros(320, 192, 1, 1, dtype=torch.float16)
-    cuda_impl.launch_cut(cut, x, weight, None, 1, 1, None, "none", None, cuda_impl.Shortcut(begun, joined, tail))
+    cuda_impl.launch_tiled(tiling, x, weight, None, 1, 1, None, "none", None, cuda_impl.Shortcut(begun, joined, tail))
     assert told[-1][6:11] == (begun.data_ptr(), 64, tail.data_ptr(), 128, joined.data_ptr())
 
 
 WAYS = [
-    *(Cut(128, 160, 0, rows, columns, splits) for rows in (1, 2) for columns in (1, 2) for splits in (1, 2, 3, 8) if rows * columns * splits <= 8),
-    *(Cut(128, 160, 1, rows, columns, splits) for rows in (1, 2) for columns in (1, 2) for splits in (1, 2, 3) if rows * columns * splits <= 8),
-    *(Cut(256, 160, 0, rows, columns, 1) for rows in (1, 2) for columns in (1, 2)),
-    *(Cut(256, 128, 0, rows, columns, 1) for rows in (1, 2) for columns in (1, 2)),
+    *(Tiling(128, 160, 0, rows, columns, splits) for rows in (1, 2) for columns in (1, 2) for splits in (1, 2, 3, 8) if rows * columns * splits <= 8),
+    *(Tiling(128, 160, 1, rows, columns, splits) for rows in (1, 2) for columns in (1, 2) for splits in (1, 2, 3) if rows * columns * splits <= 8),
+    *(Tiling(256, 160, 0, rows, columns, 1) for rows in (1, 2) for columns in (1, 2)),
+    *(Tiling(256, 128, 0, rows, columns, 1) for rows in (1, 2) for columns in (1, 2)),
 ]
 
 
@@ -104,12 +104,12 @@ WAYS = [
         pytest.param(1, 40, 90, 192, 320, id="few-stages-beside-the-windows"),
     ],
 )
-@pytest.mark.parametrize("cut", WAYS, ids=lambda cut: "-".join(map(str, cut)))
-def test_each_cut_computes_the_same(cut: Cut, images: int, height: int, width: int, inputs: int, channels: int) -> None:
+@pytest.mark.parametrize("tiling", WAYS, ids=lambda tiling: "-".join(map(str, tiling)))
+def test_each_tiling_computes_the_same(tiling: Tiling, images: int, height: int, width: int, inputs: int, channels: int) -> None:
     device = torch.device("cuda")
     if reason := load.why_not(device, "sfast_conv2d_status"):
         pytest.skip(reason)
-    if load.library().sfast_conv2d_clusters(images, height, width, cut.rows, cut.columns, cut.window, cut.blocks) == 0:
+    if load.library().sfast_conv2d_clusters(images, height, width, tiling.rows, tiling.columns, tiling.window, tiling.blocks) == 0:
         pytest.skip("the GPU has no room for such a cut")
     data = Data(torch.float16, device)
     x = data.normal(images, inputs, height, width, channels_last=True)
@@ -127,7 +127,7 @@ def test_each_cut_computes_the_same(cut: Cut, images: int, height: int, width: i
         (taps + joined, (None, "none", None, cuda_impl.Shortcut(begun, short, tail))),
         (taps + F.conv2d(begun.float(), short[:, :64].float()), (None, "none", None, cuda_impl.Shortcut(begun, short[:, :64], None))),
     ]:
-        out = cuda_impl.launch_cut(cut, x, weight, bias, 1, 1, *extras)
+        out = cuda_impl.launch_tiled(tiling, x, weight, bias, 1, 1, *extras)
         torch.testing.assert_close(out.float(), expected, rtol=2e-3, atol=4e-3)
         for _ in range(3):
-            assert torch.equal(out, cuda_impl.launch_cut(cut, x, weight, bias, 1, 1, *extras))
+            assert torch.equal(out, cuda_impl.launch_tiled(tiling, x, weight, bias, 1, 1, *extras))

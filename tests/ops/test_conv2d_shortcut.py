@@ -10,7 +10,7 @@ import torch
 
 from sfast_core.native import load
 from sfast_core.ops.conv2d_act import cuda_impl as convolution
-from sfast_core.ops.conv2d_act.cut import Cut
+from sfast_core.ops.conv2d_act.tiling import Tiling
 from sfast_core.ops.conv2d_shortcut import OP, cuda_impl
 from sfast_core.target import Target
 from tests.targets import B200, H100
@@ -76,7 +76,7 @@ def test_the_shortcuts_bias_is_a_sum_for_all_images(monkeypatch: pytest.MonkeyPa
     told: list[tuple[Any, ...]] = []
     monkeypatch.setattr(load, "library", lambda: SimpleNamespace(sfast_conv2d=lambda *arguments: told.append(arguments) or 0))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    monkeypatch.setattr(convolution, "best", lambda *arguments: Cut(128, 160, 0, 1, 1, 1))
+    monkeypatch.setattr(convolution, "best", lambda *arguments: Tiling(128, 160, 0, 1, 1, 1))
     tensors = {name: torch.zeros(value.shape, dtype=torch.float16) for name, value in GOOD.items() if isinstance(value, torch.Tensor)}
     cuda_impl.launch(*(GOOD | tensors).values())
     assert told[0][2:5] == (tensors["bias"].data_ptr(), tensors["shortcut_bias"].data_ptr(), 0)

@@ -16,8 +16,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sfast_core.machine.numerics import Numerics
 from sfast_core.native.counters import Counters, handed_out
-from sfast_core.numerics import Numerics
 from sfast_core.ops.linear import OP, linear
 from sfast_core.ops.linear import cublaslt_impl as product
 from sfast_core.ops.linear import cublaslt_plans as plans

@@ -90,24 +90,24 @@ def test_statistics_far_from_zero() -> None:
 @pytest.mark.parametrize("group_channels", [1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 20, 30, 40, 60, 80, 90, 120, 160, 640, 2047, 2048])
 @pytest.mark.parametrize("groups", [1, 3, 16, 32])
 @pytest.mark.parametrize("rows", [1, 64, 4097, 1 << 20])
-def test_cut(group_channels: int, groups: int, rows: int) -> None:
+def test_tiling(group_channels: int, groups: int, rows: int) -> None:
     """Blocks hold whole groups, chunks cover the rows, and there are no more of them than ``apply`` reads."""
     for batch in (1, 2, 9):
-        cut = triton_two_impl.cut(batch, groups * group_channels, groups, rows)
-        assert 1 <= cut.block_groups <= groups
-        assert cut.block_groups * group_channels <= cut.block_c <= triton_two_impl.STATISTICS_ELEMENTS
-        assert 1 <= cut.chunks <= triton_two_impl.MAX_CHUNKS
-        assert (cut.chunks - 1) * cut.chunk_rows < rows <= cut.chunks * cut.chunk_rows
+        tiling = triton_two_impl.tiling(batch, groups * group_channels, groups, rows)
+        assert 1 <= tiling.block_groups <= groups
+        assert tiling.block_groups * group_channels <= tiling.block_c <= triton_two_impl.STATISTICS_ELEMENTS
+        assert 1 <= tiling.chunks <= triton_two_impl.MAX_CHUNKS
+        assert (tiling.chunks - 1) * tiling.chunk_rows < rows <= tiling.chunks * tiling.chunk_rows
 
 
 @pytest.mark.parametrize("channels", [320, 640, 960, 1280, 1920, 2560])
-def test_cut_is_aligned(channels: int) -> None:
+def test_tiling_is_aligned(channels: int) -> None:
     """At the models' channel counts every block starts at a multiple of 8 channels, so that loads are 16 bytes wide."""
-    cut = triton_two_impl.cut(2, channels, 32, 64 * 64)
-    assert cut.block_groups * (channels // 32) % 8 == 0
+    tiling = triton_two_impl.tiling(2, channels, 32, 64 * 64)
+    assert tiling.block_groups * (channels // 32) % 8 == 0
 
 
-def test_cut_of_one_large_image() -> None:
+def test_tiling_of_one_large_image() -> None:
     """The VAE's last blocks, 128 channels of one image, still occupy a large GPU."""
-    cut = triton_two_impl.cut(1, 128, 32, 1 << 20)
-    assert -(-32 // cut.block_groups) * cut.chunks >= 256
+    tiling = triton_two_impl.tiling(1, 128, 32, 1 << 20)
+    assert -(-32 // tiling.block_groups) * tiling.chunks >= 256

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import Graph
 
 from sfast_core.lowering import _job
-from sfast_core.numerics import Numerics
+from sfast_core.machine.numerics import Numerics
 from sfast_core.ops.linear import OP, linear
 from sfast_core.rewrite import Call, select_impls
 from sfast_core.target import Target

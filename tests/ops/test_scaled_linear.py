@@ -13,7 +13,7 @@ from sfast_core.native import load
 from sfast_core.native.interface import interface
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import OP, cuda_impl, scaled_linear
-from sfast_core.ops.scaled_linear.cuda_impl import ACTS, CUTS, Cut, Gate
+from sfast_core.ops.scaled_linear.cuda_impl import ACTS, TILINGS, Gate, Tiling
 from sfast_core.target import Target
 from tests.ops.case import Data
 from tests.targets import A100, B200, H100
@@ -46,7 +46,7 @@ def call(
 def takers(target: Target, args: tuple[Any, ...]) -> set[str]:
     """The names of the impls that can compute this, without those that stand behind another."""
     fitting = [impl for impl in OP.impls if impl.why_not(target, *args) is None]
-    return {impl.name for impl in fitting if not impl.stands_behind(fitting, *args)}
+    return {impl.name for impl in fitting if not impl.superseded(fitting, *args)}
 
 
 CUDA_WAYS = {"cuda", "cuda_2", "cuda_3", "cuda_4"}
@@ -100,8 +100,8 @@ def test_a_layer_that_is_rotated_is_left_where_its_input_is_not() -> None:
 
 
 def test_few_rows_are_shared_by_few_blocks() -> None:
-    shared = {rows: Cut(128, 4, 8).fitting(rows).sharing for rows in (1, 128, 129, 384, 385, 5000)}
-    assert shared == {1: 1, 128: 1, 129: 2, 384: 2, 385: 4, 5000: 4} and Cut(256, 2, 4).fitting(5000).sharing == 2
+    shared = {rows: Tiling(128, 4, 8).fitting(rows).sharing for rows in (1, 128, 129, 384, 385, 5000)}
+    assert shared == {1: 1, 128: 1, 129: 2, 384: 2, 385: 4, 5000: 4} and Tiling(256, 2, 4).fitting(5000).sharing == 2
 
 
 def test_the_library_is_told_what_the_header_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +115,9 @@ def test_the_library_is_told_what_the_header_says(monkeypatch: pytest.MonkeyPatc
     assert out.shape == (2, 300, 24) and out.dtype == torch.float16 and out.is_contiguous()
     assert len(told[-1]) == len(interface().functions["sfast_scaled_linear"].parameters)
     addresses = (x.data_ptr(), weight.data_ptr(), None, rows.data_ptr(), 1, columns.data_ptr(), None, 1, bias.data_ptr(), None)
-    assert told[-1] == (*addresses, load.DTYPES[torch.float32], out.data_ptr(), 600, 24, 64, 0, 0, load.DTYPES[torch.float16], *CUTS[0], 7)
+    assert told[-1] == (*addresses, load.DTYPES[torch.float32], out.data_ptr(), 600, 24, 64, 0, 0, load.DTYPES[torch.float16], *TILINGS[0], 7)
     gate = Gate(weight + 1, one + 1, bias + 1)
-    cuda_impl.launch_cut(Cut(256, 4, 3), x, weight, one, bias, one, torch.bfloat16, "silu", gate)
+    cuda_impl.launch_tiled(Tiling(256, 4, 3), x, weight, one, bias, one, torch.bfloat16, "silu", gate)
     assert told[-1][2:10] == (gate.weight.data_ptr(), one.data_ptr(), 0, one.data_ptr(), gate.scale.data_ptr(), 0, bias.data_ptr(), gate.bias.data_ptr())
     assert told[-1][15:] == (0, ACTS["silu"], load.DTYPES[torch.bfloat16], 256, 4, 3, 7)
 
@@ -133,7 +133,7 @@ def _activated(value: torch.Tensor, act: str) -> torch.Tensor:
 @pytest.mark.parametrize("sharing", [1, 2, 4])
 @pytest.mark.parametrize("columns", [128, 192, 256, "gated"])
 @pytest.mark.parametrize("kind", [torch.int8, E4M3], ids=str)
-def test_each_cut_computes_the_same(kind: torch.dtype, columns: int | str, sharing: int, rows_of: tuple[int, int, int]) -> None:
+def test_each_tiling_computes_the_same(kind: torch.dtype, columns: int | str, sharing: int, rows_of: tuple[int, int, int]) -> None:
     device = torch.device("cuda")
     if reason := load.why_not(device, "sfast_scaled_linear_status"):
         pytest.skip(reason)
@@ -146,12 +146,12 @@ def test_each_cut_computes_the_same(kind: torch.dtype, columns: int | str, shari
         )
         bias, gate_bias = data.normal(width), data.normal(width)
         gate = Gate(gate_weight, gate_scale, gate_bias) if columns == "gated" else None
-        cut = Cut(256 if isinstance(columns, str) else columns, sharing, 3)
-        out = cuda_impl.launch_cut(cut, x, weight, scale, bias, input_scale, dtype, act, gate)
+        tiling = Tiling(256 if isinstance(columns, str) else columns, sharing, 3)
+        out = cuda_impl.launch_tiled(tiling, x, weight, scale, bias, input_scale, dtype, act, gate)
         truth = scaled_linear(x, weight, scale, bias, input_scale, torch.float32)
         if gate is None:
             truth = _activated(truth, act)
         else:
             truth *= _activated(scaled_linear(x, gate_weight, gate_scale, gate_bias, input_scale, torch.float32), act)
         assert ((out.float() - truth).norm() / truth.norm()).item() < (4e-3 if dtype == BF16 or kind == E4M3 else 6e-4)
-        assert torch.equal(out, cuda_impl.launch_cut(cut, x, weight, scale, bias, input_scale, dtype, act, gate))
+        assert torch.equal(out, cuda_impl.launch_tiled(tiling, x, weight, scale, bias, input_scale, dtype, act, gate))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sfast_core.numerics import CUDNN, Numerics
+from sfast_core.machine.numerics import CUDNN, Numerics
 from sfast_core.ops import all_ops
 from sfast_core.ops.needs import FLOATS, HALVES, HOPPER, Needs
 from sfast_core.ops.spec import Arguments, Impl, Op

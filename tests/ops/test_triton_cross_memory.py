@@ -25,11 +25,11 @@ import json, sys
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from sfast_core.ops.attention.triton_cross_impl import cut, cross_attention_kernel as kernel
+from sfast_core.ops.attention.triton_cross_impl import tiling, cross_attention_kernel as kernel
 from sfast_core.ops.triton_operand import operand
 
 for keys, head in json.loads(sys.argv[1]):
-    plan = cut(keys, head)
+    plan = tiling(keys, head)
     given = {"BLOCK_L": plan.block_l, "S0": plan.keys[0], "S1": plan.keys[1], "D0": plan.head[0], "D1": plan.head[1]}
     given["OPERAND"] = operand(torch.empty(0, dtype=torch.float16))
     plain = [name for name in kernel.arg_names if name not in given]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from sfast_core.native import load
 from sfast_core.native.interface import interface
-from sfast_core.ops.conv2d_act.cut import Cut
+from sfast_core.ops.conv2d_act.tiling import Tiling
 from sfast_core.ops.upsample_conv2d import OP, cuda_impl
 from sfast_core.target import Target
 from tests.ops.case import Data
@@ -60,13 +60,13 @@ def test_the_library_is_told_of_the_small_image(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(load, "library", lambda: library)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     x, weight = torch.zeros(2, 64, 32, 24, dtype=torch.float16), torch.zeros(320, 64, 3, 3, dtype=torch.float16)
-    out = cuda_impl.launch_cut(Cut(256, 160, 0, 2, 1, 1), x, weight, None)
+    out = cuda_impl.launch_tiled(Tiling(256, 160, 0, 2, 1, 1), x, weight, None)
     assert out.shape == (2, 320, 64, 48) and out.is_contiguous()
     assert len(told[0]) == len(interface().functions["sfast_upsample_conv2d"].parameters)
     assert told[0][2] is None and told[0][5:] == (2, 32, 24, 64, 320, load.DTYPES[torch.float16], 256, 160, 2, 1, 7)
 
 
-WAYS = [Cut(*tile, 0, rows, columns, 1) for tile in ((128, 160), (256, 160), (256, 128)) for rows in (1, 2) for columns in (1, 2)]
+WAYS = [Tiling(*tile, 0, rows, columns, 1) for tile in ((128, 160), (256, 160), (256, 128)) for rows in (1, 2) for columns in (1, 2)]
 
 
 @pytest.mark.gpu
@@ -81,8 +81,8 @@ WAYS = [Cut(*tile, 0, rows, columns, 1) for tile in ((128, 160), (256, 160), (25
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("cut", WAYS, ids=lambda cut: "-".join(map(str, cut)))
-def test_each_cut_computes_the_same(cut: Cut, dtype: torch.dtype, images: int, height: int, width: int, inputs: int, outputs: int) -> None:
+@pytest.mark.parametrize("tiling", WAYS, ids=lambda tiling: "-".join(map(str, tiling)))
+def test_each_tiling_computes_the_same(tiling: Tiling, dtype: torch.dtype, images: int, height: int, width: int, inputs: int, outputs: int) -> None:
     device = torch.device("cuda")
     if reason := load.why_not(device, "sfast_conv2d_status"):
         pytest.skip(reason)
@@ -91,8 +91,8 @@ def test_each_cut_computes_the_same(cut: Cut, dtype: torch.dtype, images: int, h
     weight = data.normal(outputs, inputs, 3, 3, std=(9 * inputs) ** -0.5, channels_last=True)
     bias = data.normal(outputs)
     expected = F.conv2d(F.interpolate(x.float(), scale_factor=2.0, mode="nearest"), weight.float(), bias.float(), padding=1)
-    out = cuda_impl.launch_cut(cut, x, weight, bias)
+    out = cuda_impl.launch_tiled(tiling, x, weight, bias)
     assert (out.float() - expected).norm() < (6e-4 if dtype == torch.float16 else 5e-3) * expected.norm()
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=8e-3 if dtype == torch.float16 else 6e-2)
     for _ in range(3):
-        assert torch.equal(out, cuda_impl.launch_cut(cut, x, weight, bias))
+        assert torch.equal(out, cuda_impl.launch_tiled(tiling, x, weight, bias))

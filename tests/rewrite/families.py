@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.kitchen import CODES, kitchen
+from sfast_core.weights.kitchen import CODES
+from tests.kitchen import kitchen
 from tests.models import Attention, Forward, ResBlock, UNet
 
 B, L, T, C, H = 2, 64, 70, 64, 2  # images, tokens of text and of the image, channels, heads

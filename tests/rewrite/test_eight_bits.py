@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from sfast_core.choices import Choices
+from sfast_core.machine.choices import Choices
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import scaled_linear
-from sfast_core.qualities import Allowed
+from sfast_core.quality.levels import Allowed
+from sfast_core.quality.sensitivity import Sensitivity
 from sfast_core.rewrite import rewrite
 from sfast_core.runtime.store import WeightStore
-from sfast_core.sensitivity import Sensitivity
 from sfast_core.target import Target
 from tests.models import Attention, Forward
 from tests.tracing import CPU, count, evaluate, trace

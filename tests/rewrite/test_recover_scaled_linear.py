@@ -13,7 +13,8 @@ from torch import nn
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import scaled_linear
 from sfast_core.rewrite import rewrite
-from tests.kitchen import CODES, kitchen
+from sfast_core.weights.kitchen import CODES
+from tests.kitchen import kitchen
 from tests.models import Forward
 from tests.tracing import count, evaluate, rewritten, trace
 

@@ -96,8 +96,8 @@ def test_a_pass_is_told_whether_any_impl_can() -> None:
 
 def test_an_impl_stands_behind_another_for_those_calls_that_it_says() -> None:
     large = lambda x, *_: x.numel() > 4  # noqa: E731
-    op = Op("double", _double, (_Asked("slow", ".nowhere", __package__, behind=("fast",), behind_if=large), *OP.impls))
-    never = Op("double", _double, (_Asked("slow", ".nowhere", __package__, behind=("fast",)), *OP.impls))
+    op = Op("double", _double, (_Asked("slow", ".nowhere", __package__, superseded_by=("fast",), superseded_if=large), *OP.impls))
+    never = Op("double", _double, (_Asked("slow", ".nowhere", __package__, superseded_by=("fast",)), *OP.impls))
 
     def candidates(op: Op, elements: int, disabled: tuple[str, ...] = ()) -> list[str]:
         graph, found = Graph(), []

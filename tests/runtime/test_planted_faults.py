@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
 from sfast_core.graphed import GraphedProgram
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.weights import Bound, Packed
 from tests.fakes import FakeBackend

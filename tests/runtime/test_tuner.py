@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sfast_core.choices import Choice, Choices
+from sfast_core.machine.choices import Choice, Choices
 from sfast_core.runtime.tuner import _EXAMPLE_BYTES, REFERENCE, Job, Tuner
 from tests.fakes import FakeBackend
 from tests.tracing import CPU

@@ -1,121 +1,132 @@
-// A badge on each of Fast Compile's nodes: what its model does now. A click, or Enter, opens the details.
-// The server sends an event when something changes (sfast_core/hosts/comfy/events.py); nothing here asks for it.
+// A badge on each of Fast Compile's nodes that runs a model: what a queue would do with it. A click, or Enter, opens the details.
+// The server sends an event when something changes (sfast_core/hosts/comfy/events.py), and is asked when a page or a workflow opens and when
+// a prompt is done. What a node's own switches say needs no server.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
+import { showDetails } from "./details.js";
+import { OTHERS, placed, RUNS, SHOW_TEXT, shown, switchedOff, Told, typeOf } from "./state.js";
+import { addText, showText } from "./text.js";
+import { loadWords, megabytes, say } from "./words.js";
 
 const EVENT = "fast_compile.status";
-const REPORT = "/fast_compile/report";
+const STATUS = "/fast_compile/status";
 const WIDGET = "fast_compile_status";
 const MARGIN = 4;
 const HEIGHT = 22 + 2 * MARGIN; // what a node gives it; the style has the 22
+const COLOURS = { tracing: "#d9a520", capturing: "#d9a520", fast: "#3fa45b", fused: "#3fa45b", measured: "#3fa45b", eager: "#e05252" };
 
-// Nodes that run a model; the others show what the graphs of all models hold.
-const RUNS = new Set([
-  "ApplyFastCompile",
-  "ApplyFastCompileVAE",
-  "ApplyFastCompileCLIP",
-  "ApplyFastCompileControlNet",
-  "FastCompileBenchmark",
-]);
-const OTHERS = new Set(["FastCompileSettings", "FastCompileWarmUp", "FastCompileReport", "FastCompileFreeMemory"]);
+const told = new Told();
+const inFront = new WeakMap(); // by node: what is shown of it where its widgets aren't, collapsed or inside a closed subgraph
 
-const told = new Map(); // by place of a node: what the server told of it, by model
-const graphs = new Map(); // by model: the bytes of its graphs
-const eagerRates = new Map(); // by model and shapes: steps per second without us, where a benchmark has measured them
-
-// ---- nodes ----------------------------------------------------------------------------------------------------------
-
-const typeOf = (node) => node.comfyClass ?? node.type;
 const badgeOf = (node) => node.widgets?.find((widget) => widget.name === WIDGET)?.element;
 const rootGraph = () => app.rootGraph ?? app.graph;
+const workflow = () => String(rootGraph()?.id ?? "");
 
-/** What a node is known by while its workflow is open: an undo makes the node anew, another tab has the same numbers. */
-function placeOf(node) {
-  const workflow = app.extensionManager?.workflow?.activeWorkflow;
-  return [workflow?.key ?? workflow?.path ?? "", node.graph?.id ?? "", node.id].join("/");
-}
+const asText = (part) => {
+  if (typeof part === "string") return part;
+  const [key, values = {}, more] = part;
+  if (key === "megabytes") return megabytes(values.bytes);
+  const text = say(key, key === "graphs" ? { size: megabytes(values.bytes) } : values);
+  return more ? `${text} ${more}` : text;
+};
 
-/** The node that the server names: "8", or "5:8" for number 8 in the subgraph 5. */
-function findNode(id) {
-  let graph = rootGraph();
-  let node = null;
-  for (const part of String(id).split(":")) {
-    node = graph?.getNodeById?.(part) ?? graph?.getNodeById?.(Number(part)) ?? null;
-    graph = node?.subgraph;
+/** What is to be shown of each node of ours, and what lies in each subgraph. */
+function look() {
+  const places = new Map(); // a subgraph may stand in several places, with one node for all of them
+  for (const { node, id, around } of placed(rootGraph())) {
+    if (!RUNS.has(typeOf(node)) && !OTHERS.has(typeOf(node))) continue;
+    const place = places.get(node) ?? { ids: [], off: new Set(), around: [] };
+    place.ids.push(id);
+    place.off.add(switchedOff(node, around));
+    place.around.push(...around);
+    places.set(node, place);
   }
-  return node;
-}
-
-function* nodesOf(graph) {
-  for (const node of graph?.nodes ?? graph?._nodes ?? []) {
-    yield node;
-    if (node.subgraph) yield* nodesOf(node.subgraph);
+  const inside = new Map();
+  const found = new Map();
+  for (const [node, { ids, off, around }] of places) {
+    const { models, event } = told.of(workflow(), ids);
+    const state = shown(told, typeOf(node), { off: off.has(null) ? null : [...off][0], models, event });
+    const text = state.parts.map(asText).filter(Boolean).join(" · ");
+    found.set(node, { ...state, text, models, event });
+    if (RUNS.has(typeOf(node))) for (const each of around) inside.set(each, [...(inside.get(each) ?? []), found.get(node)]);
   }
+  return { found, inside };
 }
 
-// ---- words ----------------------------------------------------------------------------------------------------------
-
-let words = {}; // by key, in the language that the editor is set to: locales/<language>/main.json
-
-const language = () => app.extensionManager?.setting?.get?.("Comfy.Locale") ?? app.ui.settings.getSettingValue("Comfy.Locale") ?? "en";
-
-async function loadWords() {
-  try {
-    const found = await (await api.fetchApi("/i18n")).json();
-    const [exact, broad] = [language(), language().split("-")[0]];
-    words = { ...found.en?.fastCompile, ...found[broad]?.fastCompile, ...found[exact]?.fastCompile };
-  } catch (error) {
-    console.warn(`Fast Compile: no translations: ${error.message}`); // the keys are English words
-  }
-  refreshAll();
+export function explain(now) {
+  const { why, advice } = now.event ?? told.machine ?? {};
+  if (why && now.state === "eager") return say("because", { why, advice });
+  const words = { bypassed: "whyBypassed", muted: "whyMuted", off: "whyOff", idle: "whyIdle" }[now.state];
+  return words ? say(words) : null;
 }
 
-/** The text of a key, with ``{name}`` replaced by the value of that name. */
-const say = (key, values = {}) => (words[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
-
-const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20)} MB`;
-const sum = (numbers) => [...numbers].reduce((total, number) => total + number, 0);
-
-/** The state of a node with several models (a CLIP's text encoders): that of the one which was heard of last. */
-const latest = (models) => [...(models?.values() ?? [])].at(-1);
-
-function speed(event) {
-  if (!event.rate) return null;
-  const eager = eagerRates.get(`${event.model} ${event.inputs}`);
-  const rate = say("rate", { rate: event.rate.toFixed(event.rate < 10 ? 2 : 1) });
-  return eager ? `${rate}, ${say("times", { times: (event.rate / eager).toFixed(2) })}` : rate;
-}
-
-function summary(node) {
-  if (!RUNS.has(typeOf(node))) return graphs.size ? say("graphs", { size: megabytes(sum(graphs.values())) }) : say("ready");
-  const models = told.get(placeOf(node));
-  const event = latest(models);
-  if (!event) return say("ready");
-  const state = say(event.state) + (event.step ? ` ${event.step}/${event.steps}` : "");
-  const done = event.done ? `${Math.round(100 * event.done)}%` : null;
-  const bytes = sum([...models.keys()].map((model) => graphs.get(model) ?? 0));
-  const answered = event.calls?.answered ? say("answered", { count: event.calls.answered }) : null;
-  return [state, event.quality, done, speed(event), answered, bytes ? megabytes(bytes) : null].filter(Boolean).join(" · ");
-}
-
-const reason = (event) => (event?.why ? say("because", { why: event.why, advice: event.advice }) : null);
-
-// ---- the badge ------------------------------------------------------------------------------------------------------
-
-function refresh(node) {
+function refresh(node, now) {
   const badge = badgeOf(node);
-  if (!badge) return;
-  const event = latest(told.get(placeOf(node)));
-  badge.textContent = summary(node);
-  badge.dataset.state = event?.state ?? "ready";
-  badge.toggleAttribute("data-counted", Boolean(event?.done)); // how far it is is known: the bar stands still there
-  badge.style.setProperty("--fast-compile-done", event?.done ?? 0);
-  badge.title = reason(event) ?? say("hint");
-  badge.setAttribute("aria-label", say("label", { state: badge.textContent }));
+  if (badge) {
+    badge.textContent = now.text;
+    badge.dataset.state = now.state;
+    badge.toggleAttribute("data-counted", Boolean(now.done)); // how far it is is known: the bar stands still there
+    badge.style.setProperty("--fast-compile-done", now.done ?? 0);
+    badge.title = explain(now) ?? say("hint");
+    badge.setAttribute("aria-label", say("label", { state: now.text }));
+  }
+  showInFront(node, RUNS.has(typeOf(node)) && node.flags?.collapsed ? now : null);
 }
+
+/** The state of a node whose badge can't be seen, above its title: drawn on the canvas, and by the style where nodes are elements. */
+function showInFront(node, now) {
+  if (now && !inFront.has(node)) (node.badges ??= []).push(() => drawn(node));
+  if (now || inFront.has(node)) inFront.set(node, now);
+  const element = document.querySelector(`.lg-node[data-node-id="${node.id}"]`);
+  if (!element || node.graph !== app.canvas?.graph) return;
+  if (now) Object.assign(element.dataset, { fastCompile: now.text, fastCompileState: now.state });
+  else for (const name of ["fastCompile", "fastCompileState"]) delete element.dataset[name];
+}
+
+/** As a badge of LiteGraph's. Without a `text`, by which nodes that are elements would show it once more. */
+function drawn(node) {
+  const now = inFront.get(node);
+  const width = (context) => {
+    context.font = "12px sans-serif";
+    return now ? context.measureText(now.text).width + 24 : 0;
+  };
+  return {
+    text: "",
+    height: 20,
+    getWidth: width,
+    draw(context, x, y) {
+      if (!now) return;
+      context.save();
+      const wide = width(context);
+      context.fillStyle = "#222";
+      context.beginPath();
+      context.roundRect(x, y, wide, 20, 6);
+      context.fill();
+      context.fillStyle = COLOURS[now.state] ?? "#999";
+      context.beginPath();
+      context.arc(x + 10, y + 10, 4, 0, 2 * Math.PI);
+      context.fill();
+      context.fillStyle = "#ddd";
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillText(now.text, x + 18, y + 11);
+      context.restore();
+    },
+  };
+}
+
+/** The worst of what lies in a subgraph: what a person would look at first. */
+const ORDER = ["tracing", "capturing", "eager", "fused", "fast", "measured", "idle", "ready", "off", "muted", "bypassed"];
 
 function refreshAll() {
-  for (const each of nodesOf(rootGraph())) refresh(each);
+  const { found, inside } = look();
+  for (const [node, now] of found) refresh(node, now);
+  for (const { node } of placed(rootGraph())) {
+    if (!node.subgraph) continue;
+    const states = [...(inside.get(node) ?? [])].sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state));
+    showInFront(node, states[0] ?? null);
+  }
+  app.canvas?.setDirty?.(true, true);
 }
 
 function addBadge(node) {
@@ -123,84 +134,59 @@ function addBadge(node) {
   const badge = document.createElement("button");
   badge.type = "button";
   badge.className = "fast-compile-badge";
-  badge.addEventListener("click", () => showDetails(node));
+  badge.addEventListener("click", () => {
+    const now = look().found.get(node);
+    if (now) showDetails(node, { ...now, why: explain(now) });
+  });
   // Enter and the space bar press the button; they must not reach the editor's own shortcuts.
   badge.addEventListener("keydown", (key) => ["Enter", " "].includes(key.key) && key.stopPropagation());
   const size = { margin: MARGIN, getMinHeight: () => HEIGHT, getMaxHeight: () => HEIGHT };
-  const widget = node.addDOMWidget(WIDGET, WIDGET, badge, { serialize: false, hideOnZoom: false, ...size });
+  const widget = node.addDOMWidget(WIDGET, WIDGET, badge, { serialize: false, hideOnZoom: false, hideInPanel: true, ...size });
   widget.serialize = false; // a saved workflow has the values that it always had
-  const least = node.computeSize();
-  node.setSize([Math.max(node.size[0], least[0]), Math.max(node.size[1], least[1])]);
-  refresh(node);
+  const enabled = node.widgets.find((each) => each.name === "enabled");
+  if (enabled) {
+    const before = enabled.callback;
+    enabled.callback = function (...args) {
+      const result = before?.apply(this, args);
+      soon();
+      return result;
+    };
+  }
 }
 
-function onStatus({ detail: event }) {
-  if (event.graphs) {
-    graphs.clear();
-    for (const [model, bytes] of Object.entries(event.graphs)) graphs.set(model, bytes);
-  }
-  if (event.eager?.inputs) eagerRates.set(`${event.eager.model} ${event.eager.inputs}`, event.eager.rate);
-  if (event.model) graphs.set(event.model, event.graph_bytes);
-  const node = event.node ? findNode(event.node) : null;
-  if (node && RUNS.has(typeOf(node))) {
-    const place = placeOf(node);
-    const models = told.get(place) ?? new Map();
-    models.delete(event.model); // the latest is the last
-    told.set(place, models.set(event.model, event));
+// ---- when to look ---------------------------------------------------------------------------------------------------
+
+let waiting = null;
+
+/** Look again when what happens now is over. */
+function soon() {
+  waiting ??= setTimeout(() => {
+    waiting = null;
+    refreshAll();
+  }, 50);
+}
+
+let asked = 0;
+
+/** Ask the server what it knows of the workflow that is open. */
+async function ask() {
+  const [mine, open] = [++asked, workflow()];
+  try {
+    const answer = await api.fetchApi(`${STATUS}?${new URLSearchParams({ workflow: open })}`);
+    if (answer.ok && mine === asked) told.replace(open, await answer.json());
+  } catch (error) {
+    console.debug(`Fast Compile: the server can't be asked: ${error.message}`); // it is asked again when it is back
   }
   refreshAll();
 }
 
-// ---- the details ----------------------------------------------------------------------------------------------------
+let asking = null;
 
-function element(name, text) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  return made;
+/** Ask once for all that happens in a moment. */
+function askSoon() {
+  clearTimeout(asking);
+  asking = setTimeout(ask, 150);
 }
-
-async function reportText(models) {
-  const query = new URLSearchParams([["format", "text"], ...models.map((name) => ["name", name])]);
-  try {
-    const answer = await api.fetchApi(`${REPORT}?${query}`);
-    return answer.ok ? await answer.text() : say("refused", { status: answer.status });
-  } catch (error) {
-    return say("unreachable", { error: error.message });
-  }
-}
-
-/** A modal dialog: the browser closes it on Escape, and gives the focus back to the badge. */
-function showDetails(node) {
-  const models = told.get(placeOf(node));
-  const event = latest(models);
-  const dialog = document.createElement("dialog");
-  dialog.className = "fast-compile-details";
-  const title = element("h2", `Fast Compile: ${summary(node)}`);
-  title.id = "fast-compile-title";
-  dialog.setAttribute("aria-labelledby", title.id);
-  dialog.append(title);
-  if (reason(event)) dialog.append(element("p", reason(event)));
-  if (event?.calls) {
-    const calls = Object.entries(event.calls).map(([path, count]) => `${count} ${path}`);
-    dialog.append(element("p", say("calls", { calls: calls.join(", ") })));
-  }
-  if (event?.live) dialog.append(element("p", event.live));
-  const text = element("pre", "…");
-  text.tabIndex = 0; // so that the arrow keys scroll it
-  const close = element("button", say("close"));
-  close.addEventListener("click", () => dialog.close());
-  dialog.append(text, close);
-  dialog.addEventListener("keydown", (key) => key.stopPropagation());
-  dialog.addEventListener("click", (click) => click.target === dialog && dialog.close());
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
-  close.focus();
-  if (RUNS.has(typeOf(node)) && !models) text.textContent = say("nothing");
-  else reportText([...(models?.keys() ?? [])]).then((found) => (text.textContent = found));
-}
-
-// ---- the extension --------------------------------------------------------------------------------------------------
 
 app.registerExtension({
   name: "fast_compile.badges",
@@ -209,14 +195,31 @@ app.registerExtension({
     style.rel = "stylesheet";
     style.href = new URL("./fast_compile.css", import.meta.url).href;
     document.head.append(style);
-    api.addEventListener(EVENT, onStatus);
-    app.ui.settings.addEventListener?.("Comfy.Locale.change", loadWords);
-    loadWords();
+    api.addEventListener(EVENT, ({ detail }) => {
+      told.hear(detail, workflow());
+      refreshAll();
+    });
+    api.addEventListener("status", askSoon); // the queue has changed: a prompt is done, of this page or of another
+    api.addEventListener("graphChanged", soon);
+    const reworded = () => loadWords().then(refreshAll);
+    app.ui.settings.addEventListener?.("Comfy.Locale.change", reworded);
+    reworded();
   },
   nodeCreated(node) {
-    if (RUNS.has(typeOf(node)) || OTHERS.has(typeOf(node))) addBadge(node);
+    const type = typeOf(node);
+    if (!RUNS.has(type) && !OTHERS.has(type)) return;
+    if (SHOW_TEXT.has(type)) addText(node);
+    addBadge(node);
+    const least = node.computeSize();
+    const roomy = SHOW_TEXT.has(type) ? [Math.max(least[0], 400), least[1] + 180] : least;
+    node.setSize([Math.max(node.size[0], roomy[0]), Math.max(node.size[1], roomy[1])]); // a saved one has its own
+    soon();
   },
-  loadedGraphNode(node) {
-    refresh(node);
+  afterConfigureGraph() {
+    askSoon();
+    soon();
+  },
+  onNodeOutputsUpdated(outputs) {
+    for (const { node, id } of placed(rootGraph())) if (SHOW_TEXT.has(typeOf(node)) && outputs[id]) showText(node, outputs[id]);
   },
 });

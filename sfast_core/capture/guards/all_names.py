@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import FunctionType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -41,5 +41,14 @@ def own_of(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for owner in cls.__mro__[:-1]:
         if not is_given(owner.__module__):
-            found |= {name: value for name, value in vars(owner).items() if not name.startswith("__") and not isinstance(carried(value), FunctionType)}
+            found |= {name: value for name, value in vars(owner).items() if _is_own(name) and not isinstance(carried(value), FunctionType)}
     return found
+
+
+def slots_of(cls: type) -> list[str]:
+    """The slots of a class, itself and from its bases."""
+    return [name for owner in cls.__mro__ for name, value in vars(owner).items() if isinstance(value, MemberDescriptorType) and not name.startswith("__")]
+
+
+def _is_own(name: str) -> bool:
+    return name == "__dataclass_fields__" or not name.startswith("__") and name != "_abc_impl"  # what that has is asked of Python

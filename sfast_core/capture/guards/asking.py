@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import concurrent.futures
 import contextlib
 import datetime
 import decimal
@@ -16,6 +17,7 @@ import functools
 import gc
 import locale
 import logging
+import multiprocessing.process
 import os
 import sys
 import threading
@@ -39,8 +41,10 @@ _CLOCK = "asks for the time, which is another at each call"
 LOOKS = "looks at files, or at what else is outside of the process: there is nothing to compare"
 _CHANCE = "asks for random numbers that have no state"
 OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
+_ELSEWHERE = "has something done in another thread or process, where it isn't seen what that reads"
+_WATCHERS = "asks who is told of the functions that run, or sets that"
 #: Reasons that aren't one where an installed package asks, as psutil looks at files for whoever asks how much memory is free.
-FOR_THEMSELVES = (_CLOCK, LOOKS, OBJECTS)
+FOR_THEMSELVES = (_CLOCK, LOOKS, OBJECTS, _ELSEWHERE)
 _HARMLESS = frozenset("fspath putenv unsetenv _exit strerror device_encoding get_inheritable waitstatus_to_exitcode abort uname".split())
 _GETTERS = ("is_", "are_", "get_", "current_")
 #: Of PyTorch's: what stays for the life of a process, or is refused elsewhere.
@@ -174,8 +178,17 @@ def _of_system(function: Any) -> Question | str | None:
     return _CHANCE if name in ("urandom", "getrandom") else LOOKS
 
 
+def _of_process(function: Any) -> Question | str | None:
+    """A function of C's that tells a setting of the process: one that needs to be told of what can't be asked again."""
+    if not function.__name__.startswith(("get", "is_")):
+        return None
+    return function if _is_simple(answer_to(function)) else LOOKS  # type: ignore[no-any-return]
+
+
 def _of_torch(function: Any) -> Question | None:
     name = str(function.__name__)
+    if type(function) is BuiltinFunctionType:
+        name = name.lstrip("_")
     if not name.startswith(_GETTERS) or name in _SIGNED or any(part in name for part in _SETTLED):
         return None
     if "autocast" in name:
@@ -199,6 +212,11 @@ def _thread() -> Any:
     thread = threading.current_thread()
     given = {name: value for name, value in vars(thread).items() if not name.startswith("_") and not isinstance(value, torch.Tensor)}
     return (threading.get_ident(), thread.name, thread.daemon, given)
+
+
+def _process() -> Any:
+    process = multiprocessing.current_process()
+    return (process.name, process.daemon)
 
 
 def _threads() -> Any:
@@ -254,6 +272,18 @@ def functions_that_ask() -> dict[int, Question | str]:
     for name in of_c(system):
         if (what := _of_system(vars(system)[name])) is not None:
             note(system, (name,), what)
+    for settings in filter(None, map(sys.modules.get, ("sys", "_signal", "_socket", "_tracemalloc", "faulthandler", "resource"))):
+        for name in of_c(settings):
+            if (what := _of_process(vars(settings)[name])) is not None:
+                note(settings, (name,), what)
+    note(sys, ("setprofile", "settrace"), _WATCHERS)
+    if not hasattr(sys, "monitoring"):  # it would be told of ours
+        note(sys, ("getprofile",), _WATCHERS)
+    note(threading.Thread, ("start",), _ELSEWHERE)
+    note(sys.modules["_thread"], ("start_new_thread", "start_new", "start_joinable_thread"), _ELSEWHERE)
+    for pool in (concurrent.futures.Executor, concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor):
+        note(pool, ("submit", "map"), _ELSEWHERE)
+    note(multiprocessing.process, ("current_process",), _process)
     note(builtins, ("open", "input"), LOOKS)
     note(sys.modules["io"], ("open_code",), LOOKS)
     note(os.path, ("expanduser",), _home)
@@ -268,7 +298,6 @@ def functions_that_ask() -> dict[int, Question | str]:
     note(gc, of_c(gc), OBJECTS)
     note(sys, ("getrefcount", "getallocatedblocks", "getsizeof"), OBJECTS)
     note(weakref, ("getweakrefcount", "getweakrefs"), OBJECTS)
-    note(sys, ("getrecursionlimit", "getswitchinterval", "get_int_max_str_digits"), None)
     note(threading, ("current_thread", "currentThread", "main_thread", "get_ident", "get_native_id"), _thread)
     note(threading, ("active_count", "activeCount", "enumerate"), _threads)
     note(decimal, ("getcontext", "localcontext"), decimals)
@@ -282,5 +311,6 @@ def functions_that_ask() -> dict[int, Question | str]:
 def codes_that_ask() -> dict[int, Any]:
     """Those of these functions that are Python's, by the ids of their code."""
     owners: tuple[Any, ...] = (os.path, torch, sys.modules.get("numpy"), uuid, weakref, threading, decimal, logging, locale, warnings)
+    owners += (multiprocessing.process, threading.Thread, concurrent.futures.Executor, concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor)
     functions = [value for owner in owners if owner is not None for value in vars(owner).values() if type(value) is FunctionType]
     return {id(function.__code__): function for function in functions if id(function) in functions_that_ask()}

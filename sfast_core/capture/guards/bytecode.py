@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from .chains import ITEM, Chain, CodeReads, read_every, read_everything
+from .chains import ITEM, Chain, CodeReads, read_everything, read_whole
 from .stack import DYNAMIC, GETTING, LISTING, MUTATORS, NAMING, READING_WHOLE, UNKNOWN, Value, Values, is_name
 
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
@@ -46,25 +46,28 @@ class _Reader(Values):
         self._steps = list(dis.get_instructions(code))
 
     def read(self) -> CodeReads:
-        for _ in range(_PASSES):
-            before = {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}
-            self._listings = 0
-            for step in self._steps:
-                if step.is_jump_target:
-                    self._escape_all()
-                self._follow(step.opname, step)
-            self._escape_all()
-            if before == {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}:
-                break
+        if not any(self._goes_through() for _ in range(_PASSES)):  # along a list of objects that hold each other, say: the next may be any
+            self._variables = {name: (chains, True) for name, (chains, _) in self._variables.items()}
+            self._goes_through()
         if self._listings:
             read_everything(self._reads)
         if not _WHOLE.isdisjoint(self._code.co_names) or not _WHOLE_GLOBALS.isdisjoint(self._reads.globals):
-            for chain in (*self._reads.variables.values(), *self._reads.globals.values()):
-                read_every(chain, only_used=True)
+            read_whole(self._reads)
         self._reads.words.update(_identifiers(self._code.co_consts))
         if not _BY_STRING.isdisjoint(self._code.co_names):
             self._reads.loose |= self._reads.words
         return self._reads
+
+    def _goes_through(self) -> bool:
+        """Follow all instructions once; whether no more came to be known of the variables."""
+        before = {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}
+        self._listings = 0
+        for step in self._steps:
+            if step.is_jump_target:
+                self._escape_all()
+            self._follow(step.opname, step)
+        self._escape_all()
+        return before == {name: (len(chains), unknown) for name, (chains, unknown) in self._variables.items()}
 
     def _follow(self, name: str, step: dis.Instruction) -> None:
         if name in _NO_EFFECT:

@@ -23,19 +23,20 @@ class Chain:
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
         every_item: and of whichever item of it.
+        whole: and of all that it leads to, as a deep copy reads it.
         given: it is handed to a function, which may call it.
         identity: it is asked which object is there.
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
-    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "every_item", "given", "identity", "loaded", "stored", "written")
+    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "every_item", "given", "identity", "loaded", "stored", "whole", "written")
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
-        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.identity = False
+        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.identity = self.whole = False
         self._attributes: tuple[Below, ...] | None = None
 
     def at(self, key: Key) -> Chain | None:
@@ -93,6 +94,10 @@ USED = Chain()  #: a value is used as what it is
 USED.content = True
 GIVEN = Chain()  #: likewise, and C's code may call it
 GIVEN.content = GIVEN.given = True
+WITHIN = Chain()  #: likewise, by code that isn't read
+WITHIN.content = True
+WHOLE = Chain()  #: likewise all that it leads to
+WHOLE.content = WHOLE.every = WHOLE.whole = True
 ANYTHING = Chain()  #: attributes of it are read by names that aren't known
 ANYTHING.content = ANYTHING.every = True
 
@@ -131,9 +136,18 @@ def read_everything(reads: CodeReads) -> None:
     reads.dynamic = reads.anything = True
 
 
-def read_every(chain: Chain, only_used: bool = False) -> None:
-    """As :func:`read_everything`, of one chain; ``only_used``: as far as values are handed on."""
-    chain.every = chain.every or chain.content or not only_used
+def read_every(chain: Chain) -> None:
+    """As :func:`read_everything`, of one chain."""
+    chain.every = True
     chain.forget()
     for below in chain.below.values():
-        read_every(below, only_used)
+        read_every(below)
+
+
+def read_whole(reads: CodeReads) -> None:
+    """Note that all is read that is handed on, and what that leads to."""
+    waiting = [*reads.variables.values(), *reads.globals.values()]
+    for chain in waiting:
+        chain.whole = chain.every = chain.every or chain.content
+        chain.forget()
+        waiting += chain.below.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -204,6 +205,9 @@ class _Finder:
                 self._global(key, place, now)
             elif self._another(now, place.then):
                 self._refuse(key, Origin(place.origin, place.name))
+        for name in sys.modules.keys() - reads.files:
+            if getattr(sys.modules[name], "__spec__", None) is None:  # no import has put it there
+                self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):
                 if self._another(itself(vars(cls).get(name, MISSING)), attributes.get(name, MISSING)):

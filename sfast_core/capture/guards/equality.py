@@ -98,7 +98,7 @@ class Equality:
     def same_items(self, now: Any, before: Any, kind: Kind, depth: int = 0) -> bool:
         """Whether a container has in it what was in it ``before``: a list, keys and values, or a set."""
         if kind is Kind.SET:
-            return {(type(item), item) for item in now} == {(type(item), item) for item in before}
+            return [(type(item), item) for item in now] == [(type(item), item) for item in before]
         if kind is Kind.SEQUENCE:
             return len(now) == len(before) and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))
         keys, values = before

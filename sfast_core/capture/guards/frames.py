@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from ...reasons import PROFILER, TOOLS
+from ...reporting.reasons import PROFILER, TOOLS
 from .asking import codes_that_ask, functions_that_ask, of_a_class
 from .given import is_installed, is_read, may_be_asker
 
@@ -80,12 +80,14 @@ class _Profiled(Unwatched):
 
     def pause(self) -> None:
         """Stop watching for a moment."""
-        sys.setprofile(None)
+        if self._on:
+            sys.setprofile(None)
 
     def resume(self, installed: bool = True) -> None:
         """Go on; ``installed``: with the code of installed packages."""
         self._installed = installed
-        sys.setprofile(self._event)
+        if self._on:
+            sys.setprofile(self._event)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -97,6 +99,8 @@ class _Profiled(Unwatched):
                 self._asked(function, frame.f_back)
         elif event == "c_call" and (id(argument) in self._asking or type(argument.__self__) is type):
             self._asked(argument, frame)
+            if (argument is sys.getprofile or argument is sys.setprofile) and self._askers[frame.f_code.co_filename]:
+                self.__exit__()  # it is to be told of what is there without us, or puts another there
 
     def _asked(self, function: Any, frame: FrameType) -> None:
         path = frame.f_code.co_filename

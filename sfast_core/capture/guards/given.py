@@ -14,6 +14,7 @@ import torch
 _LIBRARIES = ("numpy", "triton", "functorch", "sympy", "mpmath")  #: what PyTorch computes with itself
 _GIVEN = sys.stdlib_module_names | {"torch", *_LIBRARIES}
 _MARK = "_fast_compile_stands_for"
+_NONE: dict[str, Any] = {}
 
 _PACKAGE = __name__.rsplit(".", 3)[0] + "."  #: this package, wherever it is
 # As the code that lies there names its files, links and all: a host's folder of extensions may have but a link to this.
@@ -37,12 +38,12 @@ _FROZEN = ("<frozen os>",)
 
 def stands_for(function: Any, original: Any) -> None:
     """Have a function that is put into the place of another for a while, in any thread, be no change."""
-    setattr(function, _MARK, itself(original))
+    function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), _MARK: itself(original)}  # which are its own where its attributes are another's
 
 
 def itself(value: Any) -> Any:
     """What a value stands for, see :func:`stands_for`; nearly always itself."""
-    return vars(value).get(_MARK, value) if type(value) is FunctionType else value
+    return (value.__kwdefaults__ or _NONE).get(_MARK, value) if type(value) is FunctionType else value
 
 
 def is_given(module: object) -> bool:

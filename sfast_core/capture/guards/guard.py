@@ -10,7 +10,7 @@ import copy
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,7 @@ class Guard:
         self._same = self._equality.same
         root = reads.root()
         own = None if root is None else root.__dict__
+        rows += self._walked(reads, {*bound, *without})
         rows += _rows([place for key, place in reads.places.items() if place.read and key not in bound and key not in without])
         self._root_places = {name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)}
         self._places = Places([row for row in rows if row.table is not own], self._same)  # its own leads to the compiled state, and that to here
@@ -97,6 +98,13 @@ class Guard:
             if seen.get() is root:
                 seen.table = None
         self._marks, self._exact = {}, set()  # ids are others' later
+
+    def _walked(self, reads: ReadSet, left_out: Collection[tuple[int, Any]]) -> Iterator[Row]:
+        """Weights that code comes by where it goes through all of them, and may ask for their dtype, say; those that the trace reads others watch."""
+        for table, _, origin in reads.counted.values():
+            weights = {name: value for name, value in table.items() if isinstance(value, torch.Tensor) and (id(table), name) not in left_out}
+            if weights:
+                yield Row(table, origin, list(weights), list(map(self._noted, weights.values())))
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
@@ -133,6 +141,10 @@ class Guard:
         self._class_places = [(cls, name) for cls, name, _, _ in rows]
         self._spaces, self._class_names = [space for _, _, space, _ in rows], [name for _, name, _, _ in rows]
         self._class_then = [then for *_, then in rows]
+        every = {owner for seen in reads.seen.values() if seen.every for owner in seen.cls.__mro__}
+        read = frozenset(reads.loose)
+        self._class_tables = [(vars(owner), frozenset(vars(owner)), None if owner in every else read, owner.__qualname__) for owner in reads.spaces]
+        self._class_sizes = [len(table) for table, *_ in self._class_tables]
 
     def _set_types(self, reads: ReadSet) -> None:
         root = reads.root()
@@ -219,10 +231,7 @@ class Guard:
             self.what = id(place.table), place.name
             return f"{Origin(place.origin, place.name)} changed"
         if [len(table) for table, *_ in self._sized] != self._sizes:
-            for table, names, read, origin in self._sized:
-                new = table.keys() - names
-                if new and (read is None or not new.isdisjoint(read)):
-                    return f"{origin} has other attributes"
+            return _with_more(self._sized)
         return None
 
     def _changed_root(self, root: torch.nn.Module) -> str | None:
@@ -251,6 +260,8 @@ class Guard:
             if not self._same(now[index], self._class_then[index]):
                 cls, name = self._class_places[index]
                 return f"{cls.__qualname__}.{name} changed"
+        if [len(table) for table, *_ in self._class_tables] != self._class_sizes:
+            return _with_more(self._class_tables)
         return None
 
     def _changed_contents(self) -> str | None:
@@ -292,6 +303,15 @@ class Guard:
                 self.what = key
                 return f"{asked.origin} changed"
         return None
+
+
+def _with_more(tables: Iterable[tuple[Mapping[str, Any], frozenset[str], frozenset[str] | None, Any]]) -> str | None:
+    """Which of these has got an attribute that is read, or None: each with its names, those that are read of whatever, or None for any, and where it is."""
+    for table, names, read, origin in tables:
+        new = table.keys() - names
+        if new and (read is None or not new.isdisjoint(read)):
+            return f"{origin} has other attributes"
+    return None
 
 
 def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:

@@ -35,9 +35,9 @@ class Kind(enum.Enum):
     VALUE = enum.auto()  #: by type and value
     TENSOR = enum.auto()  #: by what a tensor is, not by what is in it: that is data
     SAME = enum.auto()  #: by being the very same object
-    SEQUENCE = enum.auto()  #: list, tuple, deque: by what is in it, in order
+    SEQUENCE = enum.auto()  #: list, tuple, deque, the view of a dict: by what is in it, in order
     MAPPING = enum.auto()  #: dict and its like: by keys, values and order
-    SET = enum.auto()
+    SET = enum.auto()  #: likewise: in which order one is gone through depends on how it was made
     FUNCTION = enum.auto()  #: by code, defaults and what it closes over
     BOUND = enum.auto()  #: a method of an object: by both
     PARTIAL = enum.auto()
@@ -89,7 +89,7 @@ _SAME = (
 #: Numbers, arrays and structures of C's.
 _CData = ctypes.c_int.__mro__[-2]
 _POINTERS = (ctypes._Pointer, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
-_SEQUENCES = (list, tuple, collections.deque)
+_SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 _MAPPINGS = (dict, types.MappingProxyType, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, _CData)
 _CACHED = type(functools.lru_cache(lambda: None))
@@ -98,6 +98,8 @@ _CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
 _OF_C = ("nanobind", "cython_function_or_method", "fused_cython_function")
 _ARRAY_BYTES = 1 << 20  #: arrays of more aren't compared at each call
 _TORCH = ("torch", "triton", "numpy")
+#: Of PyTorch's classes: whose objects keep what users have set.
+_SET_BY_USERS = ("torch.distributions.", "torch.optim.", "torch.amp.grad_scaler", "torch.ao.", "torch.utils.data.", "torch.nn.utils.")
 
 
 def carried(value: Any) -> Any:
@@ -151,7 +153,7 @@ def _kind_of_object(value: Any, cls: type) -> Kind:
     if home in _OF_C or cls.__name__ in _OF_C:
         return Kind.SAME
     if home in _TORCH or home.startswith("torch"):
-        return Kind.SAME
+        return Kind.OBJECT if str(cls.__module__).startswith(_SET_BY_USERS) and cls.__dictoffset__ else Kind.SAME
     if cls.__dictoffset__ != 0 or _slots(cls):
         return Kind.OBJECT
     return Kind.STATEFUL if hasattr(cls, "__next__") else Kind.OPAQUE
@@ -162,7 +164,9 @@ def _kind_of_numpy(value: Any, cls: type) -> Kind:
         if getattr(value.dtype, "hasobject", False) or value.nbytes > _ARRAY_BYTES:
             return Kind.OPAQUE
         return Kind.ASKED
-    return Kind.STATEFUL if str(cls.__module__).startswith("numpy.random") else Kind.SAME
+    if str(cls.__module__).startswith("numpy.random"):
+        return Kind.STATEFUL
+    return Kind.OBJECT if cls.__dictoffset__ else Kind.SAME  # a polynomial, say
 
 
 def is_object(value: Any) -> bool:
@@ -237,7 +241,8 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     cls = type(tensor)
     if not is_plain(tensor):
         return (cls, id(tensor))
-    strides = None if tensor.dim() in (4, 5) else tensor.stride()  # the weight store lays these out for convolutions
+    laid_out = tensor.dim() in (4, 5) and issubclass(cls, torch.nn.Parameter)  # by the weight store, for convolutions
+    strides = None if laid_out else tensor.stride()
     return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .chains import Chain
+from .given import itself
 from .kinds import Kind
 from .origin import Origin
 
@@ -156,8 +157,9 @@ def local(name: str, seen: Seen) -> Any:
 
 
 def content_of(cell: Any) -> Any:
+    """What a function closes over: MISSING where that isn't there yet."""
     try:
-        return cell.cell_contents
+        return itself(cell.cell_contents)
     except ValueError:
         return MISSING
 
@@ -180,8 +182,8 @@ def before(held: Held | None, table: Any, name: Any, then: Any) -> Any:
 
 
 def copy_of(value: Any, kind: Kind) -> Any:
-    """What is in a container: a list, a list of keys and one of values, a set."""
+    """What is in a container, in order: a list, or a list of keys and one of values."""
     if kind is Kind.MAPPING:
         items = list(value.items())
         return [key for key, _ in items], [item for _, item in items]
-    return list(value) if kind is Kind.SEQUENCE else set(value)
+    return list(value)

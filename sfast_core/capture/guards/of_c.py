@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+import torch
+
 from .given import is_given
 from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING
@@ -18,8 +20,13 @@ def is_of_c(member: Any, name: str) -> bool:
 
 
 def member_of(cls: type, name: str) -> Any:
-    """What a class of Python's, PyTorch's or NumPy's has by this name, if it is such an attribute; else None."""
-    member = next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), None)
+    """What a class of Python's, PyTorch's or NumPy's has by this name, if it is such an attribute; else None.
+
+    Not what every tensor tells of itself: the recorder hears of that, and a note of it would hold the tensor, each quantised input of a call's for one.
+    """
+    owner, member = next(((owner, vars(owner)[name]) for owner in cls.__mro__ if name in vars(owner)), (None, None))
+    if owner is torch._C.TensorBase:
+        return None
     of_c = is_of_c(member, name) or (isinstance(member, MemberDescriptorType) and is_given(member.__objclass__.__module__))
     return member if of_c and not name.startswith("__") else None
 

@@ -7,51 +7,37 @@ property and no ``__getattr__``: what those read is in code of their own.
 
 from __future__ import annotations
 
-import abc
 import builtins
-import decimal
 import functools
 import operator
 import sys
-import typing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 
-from ...reasons import RANDOM_STATE
-from .all_names import names_of, own_of
-from .asking import (
-    OF_CLASSES,
-    TOLD,
-    Question,
-    answer_to,
-    arrays,
-    autocast,
-    decimals,
-    names_of_all,
-    registered,
-    subclasses_of_all,
-)
-from .chains import ANYTHING, ITEM, USED, Chain, read_everything
+from ...reporting.reasons import OUTSIDE, RANDOM_STATE
+from .asking import OBJECTS, OF_CLASSES, TOLD, Question, answer_to
+from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .code_cache import CodeCache
 from .given import IMPORTING, asker, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
 from .gone import drop_gone
-from .kinds import Kind
+from .kinds import Kind, carried
+from .loose import LooseReads
 from .notes import MISSING, Asked, Place, Seen, Table, item_of
-from .of_c import member_of
 from .origin import Origin
+from .readers import code_of
 from .seen_objects import PLAIN, WALKS
-from .seen_values import CONTAINERS, WITHOUT_MORE, SeenValues
+from .seen_values import CONTAINERS, WITHOUT_MORE
+from .whole import makes_weak, reads_all
 
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 #: What a tensor's operators are called by, which no code names.
 _OPERATORS = tuple(
     name for each in vars(operator) if each.startswith("__") for name in (each, f"__r{each[2:]}") if callable(getattr(torch.Tensor, name, None))
 )
-_HINTS = frozenset({"get_type_hints", "get_annotations", "signature"})  #: functions that ask for annotations
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
@@ -62,7 +48,7 @@ class _Plan(NamedTuple):
     receives: bool
 
 
-class ReadSet(SeenValues):
+class ReadSet(LooseReads):
     """What one recorded call of ``root`` reads.
 
     Args:
@@ -75,18 +61,16 @@ class ReadSet(SeenValues):
         words: strings among the constants of the code that ran.
         others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
+        files: the names in ``sys.modules`` when the call began.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
         super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
+        self.files = frozenset(sys.modules)
         self.words: set[str] = set()
         self.others_words: dict[int, set[str]] = {}
-        self._names: set[str] = set()  # in all code that ran
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
-        self._imports: set[str] = set()  # files that were asked for by a name that only running the code tells
-        self._told: set[str] = set()  # names of what functions and classes tell of themselves, read of whatever
-        self._loose_names: dict[type, list[str]] = {}
         self._plans: dict[int, tuple[CodeType, _Plan]] = {}
         self._see(root, Chain(), None)
         for name in ("forward", "_forward", "__call__"):
@@ -114,7 +98,7 @@ class ReadSet(SeenValues):
             else:
                 self.readers.plan(frame)
                 plan = self._planned(code, frame.f_globals)
-            if not plan.roots and not plan.receives:
+            if self.refused is not None or (not plan.roots and not plan.receives):
                 return
             self.readers.frame = frame
             variables = frame.f_locals
@@ -143,6 +127,11 @@ class ReadSet(SeenValues):
         reads = self._codes.of(code)
         if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
             read_everything(reads)
+        if makes_weak(reads, names):
+            self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=OBJECTS))
+            self._leave_alone()
+        if reads_all(reads, names):
+            read_whole(reads)
         roots = tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item)
         plan = _Plan((), False) if is_functional(code.co_filename) else _Plan(roots, code.co_argcount > 0)
         self._plans[id(code)] = code, plan
@@ -227,15 +216,21 @@ class ReadSet(SeenValues):
         if (cls, id(code)) in self.receivers:
             return
         self.receivers.add((cls, id(code)))
-        if not is_given(cls.__module__):
-            self._class_attribute(cls, code.co_name, Origin(None, cls.__qualname__))
+        if is_given(cls.__module__):
+            return
+        names = [code.co_name]
+        if not any(code.co_name in vars(owner) for owner in cls.__mro__):  # another function was put there, or one without a name of its own
+            names += [name for owner in cls.__mro__[:-1] for name, value in vars(owner).items() if code_of(carried(value)) is code]
+        for name in names:
+            self._class_attribute(cls, name, Origin(None, cls.__qualname__))
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
         for file, chain in self._late:
-            self._see_file(file, chain)
+            if not self._see_file(file, chain):  # nor is it there now
+                self._place(sys.modules, file, MISSING, Origin(None, "sys.modules"))
         drop_gone(self)
         for seen in self.seen.values():
             if seen.made:  # and kept, in a cache say: from now on it is what it is
@@ -251,56 +246,6 @@ class ReadSet(SeenValues):
                 self._walk(root, None)
         self._ask_for_the_rest()
         self._follow_what_is_loose()
-
-    def _ask_for_the_rest(self) -> None:
-        """What is asked for by code without a name: by operators of numbers, by ``isinstance``, of values that aren't known."""
-        for question in (asked.of[0] for asked in list(self.asked.values()) if asked.of[0] is autocast):
-            self.asked[id(question), ""].then = autocast()  # it may be another in a part of the call
-        classes = self._classes_seen | {seen.cls for seen in self.seen.values()}
-        if decimal.Decimal in self._kinds or decimal.Decimal in classes:
-            self._ask(decimals, Origin(None, "decimal's context"))
-        if self.arrays:
-            self._ask(arrays, Origin(None, "numpy's settings"))
-        if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
-            self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
-            self.loose.update(*map(_attributes_of_protocol, abstract))
-        own = [cls for cls in classes if not is_given(cls.__module__)]
-        if not _HINTS.isdisjoint(self._names):
-            self._told.add("__annotations__")
-        if names := self._told - {"__subclasses__"}:
-            functions = [seen.function for seen in self.functions.values() if not is_given(seen.function.__module__)]
-            self._ask(names_of_all([*own, *functions], names), Origin(None, "what a function or a class is called"))
-        if "__subclasses__" in self._told:
-            self._ask(subclasses_of_all(own), Origin(None, "which subclasses there are"))
-            for cls in own:
-                self._classes_seen.update(self._below_class(cls))
-
-    def _follow_what_is_loose(self) -> None:
-        done: set[int] = set()
-        anything = self.anything
-        while self.refused is None:
-            new = [seen for key, seen in self.seen.items() if key not in done]
-            done.update(self.seen)
-            for cls in self._classes_seen | {seen.cls for seen in new}:
-                for owner in (cls, type(cls)):
-                    for name in (*self._loose_of(owner), *(own_of(owner) if anything else ())):
-                        self._class_attribute(owner, name, Origin(None, owner.__qualname__))
-            if self._any_file or self._imports:
-                self._read_files()
-            if anything:
-                self._read_anything(new)
-            if self.anything and not anything:
-                anything = True
-                done.clear()
-            elif not new:
-                return
-            for seen in new:
-                for table in (seen.before, *(before for _, before in seen.parts)):
-                    if not self.loose.isdisjoint(table):
-                        for name in table.keys() & self.loose:
-                            self._below(self._attribute(seen, name), USED, seen.origin, name)
-                for name in self._loose_of(seen.cls):
-                    self._attribute(seen, name)
 
     def told(self, question: Question, answer: Any, name: str) -> None:
         """A tensor was asked for something of this name. When the call is over."""
@@ -328,39 +273,6 @@ class ReadSet(SeenValues):
         seen.live = id(value) in self.live
         return seen
 
-    def _read_anything(self, objects: list[Seen]) -> None:
-        """By computed names attributes were read of values that aren't known: these may be any of those."""
-        self._lenient = True
-        for seen in objects:
-            seen.computed = seen.every = True
-            for name in names_of(seen):
-                self._below(self._attribute(seen, name), USED, seen.origin, name)
-        self._lenient = False
-
-    def _read_files(self) -> None:
-        """Files were asked for by names that aren't in the code: any attribute that is read of whatever may be theirs."""
-        asked = list(sys.modules) if self._any_file else list(self._imports)
-        whole = self.anything and not self._any_file
-        self._any_file, self._lenient = False, True
-        self._imports.clear()
-        for name in asked:
-            module = sys.modules.get(name)
-            if isinstance(module, ModuleType) and not is_given(name):
-                origin, names = Origin(None, name), vars(module)
-                for attribute in list(names) if whole else names.keys() & self.loose:
-                    self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
-        self._lenient = False
-
-    def _loose_of(self, cls: type) -> list[str]:
-        """The names that are read of whatever which a class of a user's has."""
-        if cls not in self._loose_names:
-            owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
-            names = {name for owner in owners for name in vars(owner).keys() & self.loose}
-            if issubclass(cls, BaseException):
-                names |= {name for name in self.loose if member_of(cls, name) is not None}
-            self._loose_names[cls] = list(names)
-        return self._loose_names[cls]
-
 
 @functools.cache
 def _attributes_of(chain: Chain) -> Chain:
@@ -368,14 +280,6 @@ def _attributes_of(chain: Chain) -> Chain:
     found = Chain(chain.depth)
     found.below = {key: below for key, below in chain.below.items() if key[0] != ITEM}
     return found
-
-
-def _attributes_of_protocol(cls: type) -> Iterable[str]:
-    """By which it is told whether something is of this class, where it is one of ``typing.Protocol``."""
-    if not getattr(cls, "_is_protocol", False):
-        return ()
-    found: Iterable[str] | None = getattr(cls, "__protocol_attrs__", None)  # since Python 3.12
-    return typing._get_protocol_attrs(cls) if found is None else found  # type: ignore[attr-defined]
 
 
 def _is_called_by_read(frame: FrameType) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import threading
+import types
 import weakref
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 import torch
 
-from .all_names import own_of
-from .chains import ATTRIBUTE, ITEM, USED, Chain
+from .all_names import own_of, slots_of
+from .chains import ATTRIBUTE, ITEM, USED, WHOLE, WITHIN, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
@@ -27,9 +29,11 @@ CALLING = ("forward", "_compiled_call_impl")
 _SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
 #: Methods of a module's that go through what is below it.
 WALKS = frozenset(
-    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter".split()
+    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter get_buffer".split()
 )
 PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
+#: Classes of Python's whose objects have attributes by the names that users give them.
+_OPEN = (types.SimpleNamespace, argparse.Namespace)
 
 
 class SeenObjects:
@@ -75,6 +79,10 @@ class SeenObjects:
 
     def _below(self, value: Any, chain: Chain, origin: Origin | None, name: Any) -> None:
         """Note of what was found by a name what ``chain`` says that is read."""
+        raise NotImplementedError
+
+    def _place(self, table: Any, name: Any, then: Any, origin: Origin | None) -> Any:
+        """Note what is at a name, the first time. Returns what was there then."""
         raise NotImplementedError
 
     def _hold(self, value: Any, kind: Kind, origin: Origin | None, read: bool) -> None:
@@ -132,24 +140,29 @@ class SeenObjects:
                 if what == ITEM:  # what its __getitem__ gives
                     self._loosen(item)
         seen.computed |= chain.every
-        if chain.every or (kind is Kind.OBJECT and is_given(seen.cls.__module__)):
+        given = kind is Kind.OBJECT and is_given(seen.cls.__module__)
+        if chain.every or given:
             seen.every = True
             own = vars(value) if issubclass(seen.cls, threading.local) else seen.before
-            for name in (*own, *own_of(seen.cls)):
-                self._below(self._attribute(seen, name), USED, seen.origin, name)
+            used = WHOLE if chain.whole and kind is Kind.OBJECT else WITHIN if given and seen.cls not in _OPEN else USED
+            for name in (*own, *own_of(seen.cls), *(slots_of(seen.cls) if given else ())):
+                then = self._attribute(seen, name)
+                if then is COMPUTED and given and name in seen.before:  # of a property of the same name, whose code isn't read
+                    then = self._place(seen.table, name, seen.before[name], seen.origin)
+                self._below(then, used, seen.origin, name)
 
     def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
         """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which runs no code of theirs."""
         inside = [module]
         for inner in inside:
             own = inner.__dict__
-            if id(own) in self._walked:
+            if id(own) in self._walked or isinstance(inner, torch.jit.ScriptModule):  # whose tables are C's
                 continue
             self._walked.add(id(own))
             if children := own["_modules"]:
                 self._hold(children, Kind.MAPPING, origin, read=True)
                 inside += [child for child in children.values() if child is not None]
-            for table in (children, own["_parameters"], own["_buffers"]):
+            for table in (children, own["_parameters"], own["_buffers"]) if id(inner) not in self.live else (children,):
                 self.counted.setdefault(id(table), (table, len(table), origin))
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
@@ -171,7 +184,7 @@ class SeenObjects:
         except TypeError:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
-            seen.parts = [(table[part], dict(table[part])) for part in _PARTS if part in table]
+            seen.parts = [(table[part], dict(table[part])) for part in _PARTS if isinstance(table.get(part), dict)]
             self.hooks += [(table, part, list(table[part].values()), origin) for part in OF_HOOKS if table.get(part)]
             if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
                 for name in CALLING:
@@ -233,6 +246,11 @@ class SeenObjects:
         for _, before in seen.parts:
             if name in before:
                 return itself(before[name])
+        if kind is None and issubclass(seen.cls, torch.jit.ScriptModule):  # C keeps what is set on it
+            then = local(name, seen)
+            if self._kind(then) is Kind.VALUE:
+                self.asked.setdefault((id(seen), name), Asked(local, (name, seen), then, Origin(seen.origin, name)))
+            return then
         return COMPUTED if kind is BOUND else in_class
 
     def _class_attribute(self, cls: type, name: str, origin: Origin | None) -> Any:

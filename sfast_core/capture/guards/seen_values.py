@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
+from ...reporting.reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import (
     FOR_THEMSELVES,
@@ -28,7 +28,7 @@ from .asking import (
     setting_of,
     subclasses_of_all,
 )
-from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, Chain
+from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
@@ -45,7 +45,7 @@ CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
 #: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are of these.
 WITHOUT_MORE = frozenset({torch.Tensor, torch.nn.Parameter, dict, list, tuple, set, str, int, float, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type})
 #: What threads wait for: by what is called, what is asked.
-_OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
+OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
 
 
@@ -83,6 +83,8 @@ class SeenValues(SeenObjects):
         self._codes = codes
         self._classes_seen: set[type] = set()
         self.anything = self._any_file = self._lenient = False
+        self._whole: set[int] = set()  # containers of which all is read, and of what they lead to
+        self._by_method: list[tuple[Any, Origin | None]] = []  # what was handed on, and nothing but its methods tells of
         self._items = 0
         self._settings: dict[int, Question | None] = {}  # by the ids of functions
 
@@ -157,16 +159,23 @@ class SeenValues(SeenObjects):
                 for name in ("_name_", "_value_"):
                     self._below(self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name)
             owner = getattr(value, "__self__", None)
-            for name, asks in _OF_THREADS.items():
-                if (ATTRIBUTE, name) in chain.below and hasattr(type(value), asks):
-                    self._ask_it(getattr(value, asks), (id(value), asks), origin)
+            for name, asks in OF_THREADS.items():
+                if hasattr(type(value), asks):
+                    if (ATTRIBUTE, name) in chain.below or chain is WITHIN:
+                        self._ask_it(getattr(value, asks), (id(value), asks), origin)
+                    self._by_method.append((value, origin))
             if owner is not None and isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
                 self._see(owner, USED, origin)
             inner = carried(value)
             if inner is not value and inner is not None:
                 self._see(inner, USED, origin)
-        elif not self._lenient and (kind is Kind.STATEFUL or chain is not USED):
-            self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
+        elif not self._lenient:
+            if kind is Kind.STATEFUL or chain is not USED:
+                self._not_compared(value, origin)
+            self._by_method.append((value, origin))
+
+    def _not_compared(self, value: Any, origin: Origin | None) -> None:
+        self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
     def _asked_for(self, function: Any, frame: FrameType | None, origin: Origin | None) -> None:
         """What a function asks for that is called in this frame, or for it. What installed packages look at for themselves steers nobody's result."""
@@ -331,6 +340,10 @@ class SeenValues(SeenObjects):
         attributes = any(what == ATTRIBUTE and name not in MUTATORS and name != "get" for what, name in chain.below)
         if chain.content or chain.every or attributes:
             self._hold(value, kind, origin, read=True)
+            if chain.whole and id(value) not in self._whole:
+                self._whole.add(id(value))
+                for item in value.values() if kind is Kind.MAPPING else value:
+                    self._see(item, WHOLE, origin)
         elif chain.written:
             self._hold(value, kind, origin, read=False)
         if chain.written and id(value) in self.held:
@@ -374,3 +387,6 @@ class SeenValues(SeenObjects):
         for index, item in enumerate(values):
             if self._kind(item) not in PLAIN:
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
+        for key in keys or ():
+            if type(key) is not str and self._kind(key) not in PLAIN:
+                self._see(key, USED, Origin(held.origin, "a key"))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...reasons import RANDOM, reason_of
+from ...reporting.reason import reason_of
+from ...reporting.reasons import RANDOM
 from ..errors import CaptureError
 from .call import Given, Recalled, Slot
 from .form import Form

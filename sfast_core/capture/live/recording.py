@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...reasons import OVERLAPPING, RANDOM, reason_of
+from ...reporting.reason import reason_of
+from ...reporting.reasons import OVERLAPPING, RANDOM
 from ...weights.part import is_plain
 from ..bookkeeping import Bookkeeping
 from ..errors import CaptureError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..autocast import autocast_state
-from ..stand_ins import autocast_switched
+from ..fake_tensors import autocast_switched
 from .contents import Content, Left, contents_of
 
 if TYPE_CHECKING:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...reasons import RANDOM
+import torch
+
+from ...reporting.reasons import RANDOM
 from ..errors import CaptureError
-from ..guards import Pausing, Unwatched
+from ..guards import Pausing, Reader, Unwatched, reader_at
+from .modules import modules_at_work
 from .options import Foreign
 from .recording import LiveRecording
 from .surroundings import tensors_in
@@ -29,11 +33,14 @@ class TakingIn(LiveRecording):
     _leaf: list[str] | None
     raised: int | None
     watch: Pausing
+    at_work: list[torch.nn.Module]
+    ended_in: Reader | None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.read_set: ReadSet | None = None
         self.blamed: Foreign | None = None
+        self._readers: dict[torch.fx.Node, tuple[list[torch.nn.Module], Reader, Foreign | None]] = {}
         self._at_work: list[Foreign] = []
 
     @contextmanager
@@ -91,6 +98,15 @@ class TakingIn(LiveRecording):
             self.refuse(RANDOM())
             self.blamed = foreign
         return result
+
+    def _note_reader(self, node: torch.fx.Node) -> None:
+        """Who is at work, of a node by which the recording may come to nothing when the call is over."""
+        self._readers[node] = modules_at_work(), reader_at(sys._getframe(1)), self.others_at_work
+
+    def _blame_reader(self, node: torch.fx.Node) -> None:
+        """It does."""
+        if node in self._readers:
+            self.at_work, self.ended_in, self.blamed = self._readers[node]
 
     def _drew(self) -> bool:
         """Whether random numbers were drawn since this was asked last, or the call began."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...config import CompileConfig
-from ...report import ModuleReport
+from ...reporting.report import ModuleReport
 from .install import apply, remove
 from .lookup import config_of, fresh_state, report_of
 from .sampling import Sampling, empty_latent, sample
@@ -51,7 +51,7 @@ class Comparison:
             f"{self.model}, {width}x{height}{f' x{batch}' if batch > 1 else ''}, {self.steps} steps, on {self.device}",
             f"eager: {eager:.3f} s ({self.steps / eager:.2f} steps/s), {_rounds(self.eager_s)}",
             f"fast: {fast:.3f} s ({self.steps / fast:.2f} steps/s), {_rounds(self.fast_s)}",
-            f"{self.speedup:.2f} x eager, medians of {len(self.fast_s)} rounds that alternate between the two",
+            f"{self.speedup:.2f} x eager, {rounds_in_words(len(self.fast_s))}",
             f"getting ready: {self.ready_s:.2f} s for the first {self.ready_steps} steps, once per size",
             f"largest difference between the two latents: {self.largest:.2e} (their values spread by {self.spread:.2e}; "
             f"relative distance {self.distance:.1e})",
@@ -150,5 +150,10 @@ def _device(device: torch.device) -> str:
     return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
 
 
+def rounds_in_words(count: int) -> str:
+    """What the figures are of so many rounds."""
+    return "of 1 round" if count == 1 else f"medians of {count} rounds that alternate between the two"
+
+
 def _rounds(seconds: list[float]) -> str:
-    return "rounds " + ", ".join(f"{value:.3f}" for value in seconds)
+    return ("rounds " if len(seconds) > 1 else "round ") + ", ".join(f"{value:.3f}" for value in seconds)

@@ -10,9 +10,10 @@ import torch
 
 from ...capture import code_of
 from ...engine import Engine
-from ...reasons import NODE_REPLACES, told
-from ...report import ModuleReport
-from ...reporter import Reporter
+from ...reporting.reason import told
+from ...reporting.reasons import NODE_REPLACES
+from ...reporting.report import ModuleReport
+from ...reporting.reporter import Reporter
 from ...runtime.any_store import Store
 from ..blocks import Blocks, blocks_of, holds_blocks_of_others
 from ..hook import foreign_method

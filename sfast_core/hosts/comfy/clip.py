@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...reasons import NO_CLIP, OTHER_MODEL
+from ...machine.ahead import prepare
+from ...reporting.reasons import NO_CLIP, OTHER_MODEL
 from ..parts import Kind
-from .doorway import Doorway, behind
 from .in_place import with_patches_in_place
 from .install import watched_clone
 from .padding import may_be_padded, padded
 from .parts import Part
+from .proxy import ModuleProxy, behind
 
 _ENTRIES = ("encode_token_weights",)
 _ENCODER = ("set_clip_options", "encode_token_weights")  #: what a text encoder of the host has
@@ -48,7 +48,7 @@ def apply_clip(clip: Any, config: CompileConfig | None = None) -> Any:
     fast = clip.clone()
     fast.patcher = with_patches_in_place(watched_clone(clip.patcher))
     model = behind(clip.cond_stage_model)
-    fast.cond_stage_model = Doorway(model, partial(_parts, fast.patcher), config or CompileConfig(), _ENTRIES)
+    fast.cond_stage_model = ModuleProxy(model, partial(_parts, fast.patcher), config or CompileConfig(), _ENTRIES)
     return fast
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...reasons import CONTROL_LORA, OTHER_MODEL
+from ...machine.ahead import prepare
+from ...reporting.reasons import CONTROL_LORA, OTHER_MODEL
 from ..parts import Kind
-from .doorway import Doorway, behind, through
 from .install import watched_clone
 from .parts import Part
+from .proxy import ModuleProxy, behind, through
 
 #: Where a ControlNet's model is, what the report calls it, and its kind.
 _ADAPTER = "its weights come to the GPU for this one call at each sampling: a graph would be captured anew each time"
@@ -45,7 +45,7 @@ def apply_controlnet(control_net: Any, config: CompileConfig | None = None) -> A
             patcher = getattr(fast, "control_model_wrapped", None)
             if patcher is not None:
                 patcher = fast.control_model_wrapped = watched_clone(patcher)
-            setattr(fast, attribute, Doorway(model, partial(_parts, name, kind, patcher), config, ("__call__",)))
+            setattr(fast, attribute, ModuleProxy(model, partial(_parts, name, kind, patcher), config, ("__call__",)))
             return fast
     return _counted(fast, config)
 
@@ -68,14 +68,14 @@ def _counted(control_net: Any, config: CompileConfig) -> Any:
     def parts(model: torch.nn.Module) -> Iterator[Part]:
         yield Part(model, name, model, left_alone=reason)
 
-    return _counting(control_net, Doorway(_LeftAlone(), parts, config, ()))
+    return _counting(control_net, ModuleProxy(_LeftAlone(), parts, config, ()))
 
 
-def _counting(control_net: Any, doorway: Doorway) -> Any:
+def _counting(control_net: Any, proxy: ModuleProxy) -> Any:
     kind: Any = type(control_net)
-    if not hasattr(kind, "fast_compile_doorway"):
+    if not hasattr(kind, "fast_compile_proxy"):
         control_net.__class__ = _counting_class(kind)
-    control_net.fast_compile_doorway = doorway
+    control_net.fast_compile_proxy = proxy
     return control_net
 
 
@@ -84,13 +84,13 @@ def _counting_class(kind: Any) -> Any:
     class Counting(kind):  # type: ignore[misc]
         """The class of a copy whose calls are counted: the host's own copies of the copy are of it too."""
 
-        fast_compile_doorway: Any = None
+        fast_compile_proxy: Any = None
 
         def get_control(self, *args: Any, **kwargs: Any) -> Any:
-            return through(self.fast_compile_doorway, lambda: kind.get_control(self, *args, **kwargs))
+            return through(self.fast_compile_proxy, lambda: kind.get_control(self, *args, **kwargs))
 
         def copy(self) -> Any:
-            return _counting(kind.copy(self), self.fast_compile_doorway)
+            return _counting(kind.copy(self), self.fast_compile_proxy)
 
     Counting.__name__, Counting.__qualname__ = kind.__name__, kind.__qualname__
     return Counting

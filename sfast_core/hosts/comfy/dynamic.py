@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
+from ...reporting.reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
 from ...runtime.copies import Copies
 from ...runtime.streaming.kept import Kept
 from ...weights import PLAIN, Arrival, Arriving, Bound, Layout, Layouts, Weight, WeightsChanged, WeightsElsewhere

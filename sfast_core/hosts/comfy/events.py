@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine import Engine
-from ...qualities import EXACT
-from ...reasons import told
-from ...report import SignatureReport
+from ...quality.levels import EXACT
+from ...reporting.reason import told
+from ...reporting.report import SignatureReport
+from .prompts import Prompt, running
 
 log = logging.getLogger("fast_compile")
 EVENT = "fast_compile.status"
 FAST, FUSED, EAGER = "fast", "fused", "eager"  #: replayed, run without a graph, as it was; "tracing" and "capturing" are the engine's
+READY, MEASURED = "ready", "measured"  #: nothing is known of it, or not any more; the benchmark's
 Send = Callable[[dict[str, Any]], None]
 
 
@@ -34,11 +36,11 @@ def server() -> Any:
 
 
 def send(data: dict[str, Any]) -> None:
-    """Send one event to whoever queued the prompt. Without a server (ComfyUI as a library) nothing happens; it never raises."""
+    """Send one event to every page that is open. Without a server (ComfyUI as a library) nothing happens; it never raises."""
     try:
         found = server()
         if found is not None:
-            found.send_sync(EVENT, data, getattr(found, "client_id", None))
+            found.send_sync(EVENT, data)
     except Exception:  # nobody listens, or not any more
         log.debug("Fast Compile: an event couldn't be sent", exc_info=True)
 
@@ -59,6 +61,10 @@ def executing_node() -> str | None:
     return None if context is None else str(context.node_id)
 
 
+#: All that nodes hold; gone with the last object that carries one.
+STATUSES: weakref.WeakSet[Status] = weakref.WeakSet()
+
+
 class LineAPrompt:
     """Whether a line may be logged: one for each prompt. Outside prompts, all of them. Safe between threads."""
 
@@ -75,10 +81,19 @@ class LineAPrompt:
             return True
 
 
+def running_prompt() -> Prompt | None:
+    """The prompt that is being executed; None where that can't be said."""
+    found = server()
+    return None if found is None else running(found, getattr(_executing(), "prompt_id", None))
+
+
 def status_of_this_node() -> Status | None:
     """A status for the node that is being executed; None where there is none, or no server that could tell of it."""
     node = executing_node() if server() is not None else None
-    return None if node is None else Status(node)
+    if node is None:
+        return None
+    STATUSES.add(status := Status(node))
+    return status
 
 
 @dataclass
@@ -103,26 +118,49 @@ class _Run:
 class Status:
     """What is told of one node: the state of the models that run compiled because of it.
 
+    Attributes:
+        last: the last event of each engine that lives.
+        place: the fields of the last event that say whom it was about.
+
     Args:
-        node: its id in the prompt.
-        send: takes an event's data: ``node``, ``state``, ``model``, ``why``, ``advice`` (what the user can do about it), ``step``,
+        node: its id in the prompt that executed it. In later prompts those that mean the same are told of.
+        send: takes an event's data: ``nodes`` (their ids), ``workflow`` and ``prompt`` (of the prompt that runs), ``state``, ``model``, ``why``, ``code`` (of why), ``advice`` (what the user can do about it), ``step``,
             ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality`` (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where
             there was one signature), ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and ``live``, what of other nodes ran between
             segments, its share of the time, and the weights that are streamed. What isn't known is None.
 
-    Other events of this name are sent by nodes: ``graphs``, the bytes of all models' graphs by model; ``eager``, a ``rate`` that was
-    measured without us, with its ``model`` and ``inputs``.
+    Another event of this name is sent by nodes: ``graphs``, the bytes of all models' graphs by model.
     """
 
     def __init__(self, node: str, send: Send = send) -> None:
         self.node = node
+        self.last: weakref.WeakKeyDictionary[Engine, dict[str, Any]] = weakref.WeakKeyDictionary()
+        prompt = running_prompt()
+        self._meaning = None if prompt is None else prompt.meaning(node)
+        self.place: dict[str, Any] = self.place_in(prompt)
         self._send = send
         self._runs: weakref.WeakKeyDictionary[Engine, _Run] = weakref.WeakKeyDictionary()
         self._sent: dict[str, Any] | None = None
 
+    def say(self, data: dict[str, Any]) -> None:
+        """Send an event about this node."""
+        self._send({**self._placed(), **data})
+
     def __deepcopy__(self, memo: Any) -> Status:
         """Whoever copies a patcher deeply samples for the same node."""
         return self
+
+    def place_in(self, prompt: Prompt | None) -> dict[str, Any]:
+        """The fields of an event that say whom it is about, in this prompt."""
+        if prompt is None:
+            return {"nodes": [self.node], "workflow": None, "prompt": None}
+        return {"nodes": prompt.meaning_the_same(self.node, self._meaning), "workflow": prompt.workflow, "prompt": prompt.id}
+
+    def _placed(self) -> dict[str, Any]:
+        prompt = running_prompt()
+        if prompt is not None and prompt.id != self.place["prompt"]:
+            self.place = self.place_in(prompt)
+        return self.place
 
     @contextmanager
     def watching(self, engine: Engine, options: Mapping[str, Any] | None = None) -> Iterator[None]:
@@ -162,7 +200,10 @@ class Status:
             calls = Counter(engine.report.calls) - run.calls
             why = _why(engine, run)
             answered = engine.report.answered - run.answered
-            if not calls and not answered:
+            if not calls and not answered:  # it was interrupted in its first
+                if run.state is not None:
+                    self._tell(engine, READY, None)
+                    self.last.pop(engine, None)
                 continue
             eager = calls["eager"] if set(calls) != {"traced"} else why is not None
             if always:
@@ -217,13 +258,16 @@ class Status:
     ) -> None:
         try:
             report = engine.report
-            data: dict[str, Any] = {"node": self.node, "state": state, "model": report.name, "why": why}
+            data: dict[str, Any] = {**self._placed(), "state": state, "model": report.name, "why": why}
+            data["code"] = told(why).code if why else None
             data["advice"] = told(why).advice(report.host) if why else None
             data["quality"] = quality if (quality := report.settings.get("quality")) != EXACT else None
             data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
                 self._sent = data
-                self._send({**data, "inputs": None, "calls": None, "rate": None, "live": None, **more})
+                data = {**data, "inputs": None, "calls": None, "rate": None, "live": None, **more}
+                self.last[engine] = data
+                self._send(data)
         except Exception:  # the sampling goes on
             log.debug("Fast Compile: a status couldn't be told", exc_info=True)
 

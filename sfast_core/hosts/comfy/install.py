@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...forks import OwnLock
-from ...report import Report, versions
+from ...machine.ahead import prepare
+from ...machine.forks import OwnLock
+from ...reporting.report import Report, versions
 from ..options import NAME, options_of
 from ..states import States
 from .events import status_of_this_node
@@ -90,7 +91,12 @@ def report(of: Sequence[HookedState] | None = None) -> Report:
     for state in found:
         for engine in state.engines():
             engine.forget_evicted()
-    return Report([report for state in found for report in state.reports()], versions())
+    return Report([report for state in found for report in state.reports()], versions() | _host_version())
+
+
+def _host_version() -> dict[str, str]:
+    version = getattr(sys.modules.get("comfyui_version"), "__version__", None)
+    return {} if version is None else {"comfyui": str(version)}
 
 
 def apply(model: Any, config: CompileConfig | None = None, metadata: dict[str, Any] | None = None) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ...capture import Recorder, in_place_of, one_recording
-from ...kitchen import CODES, operators
-from ...reasons import COMPUTES
+from ...reporting.reasons import COMPUTES
+from ...weights.kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import as_plain, blocks_of_gguf
 from .offload import LEFT_TO_HOST, others_function

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ...config import CompileConfig
-from ...report import Report, read_while_counting
+from ...reporting.report import Report, read_while_counting
 from . import install
-from .doorway import behind
 from .install import KEY, states
+from .proxy import behind
 
 T = TypeVar("T")
 #: Where a node's input keeps the modules that may have a compiled state: MODEL, VAE, CLIP, CONTROL_NET.
-_OWNERS = ("model", "first_stage_model", "cond_stage_model", "control_model", "t2i_model", "fast_compile_doorway")
+_OWNERS = ("model", "first_stage_model", "cond_stage_model", "control_model", "t2i_model", "fast_compile_proxy")
 
 
 def config_of(model: Any) -> CompileConfig | None:

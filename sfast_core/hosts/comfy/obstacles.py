@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import COMPILED_TOO, COMPUTED, NO_MODULE, NODE_REPLACES, NODE_WRAPS
+from ...reporting.reasons import COMPILED_TOO, COMPUTED, NO_MODULE, NODE_REPLACES, NODE_WRAPS
 from ..blocks import holds_blocks_of_others
 from ..hook import maker_of
 from .offload import others_function

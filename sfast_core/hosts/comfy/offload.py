@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import COMPUTED
+from ...reporting.reasons import COMPUTED
 from ...weights import Offload, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
 from ...weights.tensor_map import TensorMap

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import NOT_PAGED
+from ...reporting.reasons import NOT_PAGED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from .partly_resident import own_tensor
 

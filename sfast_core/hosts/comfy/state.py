@@ -17,14 +17,15 @@ import torch
 from ...capture import CaptureError
 from ...config import CompileConfig
 from ...engine import Engine, Forward
-from ...forks import renew_in_children
-from ...reasons import COMFY, NODE_REPLACES, NOT_HOOKED, PAST_NODE, told
-from ...report import ModuleReport
+from ...machine.forks import renew_in_children
+from ...reporting.reason import COMFY, told
+from ...reporting.reasons import NODE_REPLACES, NOT_HOOKED, PAST_NODE
+from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
+from ..fallback import with_fallback
 from ..hook import Hook
 from ..live import LiveCalls
 from ..options import Steering, options_of
-from ..shield import shielded
 from .by_blocks import ByBlocks
 from .dynamic import DynamicStore
 from .events import LineAPrompt
@@ -151,7 +152,7 @@ class HookedState:
                 keep_listed(on.graphs, on.device)
             return result
 
-        return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
+        return with_fallback(self.engine, attempt, lambda: original(*args, **kwargs))
 
     def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
         return self.engine.call(model, traced, call.args, call.kwargs, eager, call.around)
@@ -209,6 +210,7 @@ class ModelState(HookedState):
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
         attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
         super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config, attribute)
+        self.engine.report.pixels = int(getattr(getattr(base_model, "latent_format", None), "spacial_downscale_ratio", 8))
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
         self._by_blocks: ByBlocks = ByBlocks(self.engine.reporter, self.engine.store, partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config))

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ...ahead import prepare
 from ...config import CompileConfig
-from ...reasons import NO_HALVES
+from ...machine.ahead import prepare
+from ...reporting.reasons import NO_HALVES
 from ..vae import halves
-from .doorway import Doorway, behind
 from .install import watched_clone
 from .parts import Part
+from .proxy import ModuleProxy, behind
 
 _ENTRIES = ("decode", "encode", "decode_tiled", "encode_tiled")
 
@@ -38,7 +38,7 @@ def apply_vae(vae: Any, config: CompileConfig | None = None) -> Any:
     prepare()
     fast = copy.copy(vae)
     fast.patcher = watched_clone(vae.patcher)
-    fast.first_stage_model = Doorway(model, partial(_parts, fast.patcher), config or CompileConfig(), _ENTRIES)
+    fast.first_stage_model = ModuleProxy(model, partial(_parts, fast.patcher), config or CompileConfig(), _ENTRIES)
     return fast
 
 

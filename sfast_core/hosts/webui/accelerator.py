@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from ... import ahead
 from ...config import CompileConfig
-from ...forks import OwnLock
-from ...report import Report, read_while_counting, versions
+from ...machine import ahead
+from ...machine.forks import OwnLock
+from ...reporting.report import Report, read_while_counting, versions
 from ..hook import Hook
 from ..states import States
 from . import forge
@@ -20,6 +20,7 @@ from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
 from .sampling import Sampling, was_ended
 from .state import ModuleState, PartState, UnetState
+from .status import LastPicture
 from .surroundings import obstacle
 
 log = logging.getLogger("fast_compile")
@@ -37,6 +38,7 @@ class Accelerator:
         self._wanted: frozenset[str] = frozenset()  # the parts
         self._config = CompileConfig()  # that the hooks were put on with
         self._own = OwnLock()
+        self._picture: LastPicture | None = None
 
     def begin(self, enabled: bool) -> None:
         """A generation begins. What an earlier one left behind, by ending in an exception, is taken off.
@@ -44,8 +46,11 @@ class Accelerator:
         Args:
             enabled: whether this one is to be accelerated. If not, weights and memory are given back.
         """
+        if self._sampling is not None:
+            self._sampling.end()
         self._sampling = None
         self.end()
+        self._picture = LastPicture(enabled, self.report().modules)
         if enabled:
             ahead.prepare()  # while the webui encodes the prompts
         else:
@@ -95,8 +100,12 @@ class Accelerator:
         except Exception as error:
             log.warning("Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True)
 
-    def before_step(self) -> None:
-        """The webui is about to call the model. Where the step before went past our forward, this is put over what came in between."""
+    def before_step(self, steps: int | None = None) -> None:
+        """The webui is about to call the model. Where the step before went past our forward, this is put over what came in between.
+
+        Args:
+            steps: how many the sampling has, where the webui says so.
+        """
         try:
             sampling = self._sampling
             if sampling is None:
@@ -104,15 +113,17 @@ class Accelerator:
             if sampling.missed() and sampling.sd_model is not None:
                 self.attach(sampling.sd_model, self._config)
             if self._sampling is not None:
-                self._sampling.step()
+                self._sampling.step(steps)
         except Exception:
             log.debug("Fast Compile: before a step", exc_info=True)
 
     def _sampled(self) -> None:
         """The sampling before is over: where no step of it came here, that is said."""
         sampling, self._sampling = self._sampling, None
-        if sampling is not None and sampling.missed() and not was_ended():
-            sampling.say()
+        if sampling is not None:
+            sampling.end()
+            if sampling.missed() and not was_ended():
+                sampling.say()
 
     def end(self) -> None:
         """The generation has ended: the forwards that were there are put back."""
@@ -169,6 +180,11 @@ class Accelerator:
             self.attach_parts(sd_model, self._config, self._wanted)
         if self._unet is not None:
             self.attach(sd_model, self._config)
+
+    def last_picture(self) -> str:
+        """What happened to the last generation, or to the one that is being made; empty before the first."""
+        picture = self._picture
+        return "" if picture is None else self.read(lambda report: picture.text(report.modules))
 
     def drop(self) -> None:
         """Forget everything about every model. A hook in use stays."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...qualities import EXACT
+from ...quality.levels import EXACT
 from .switches import SWITCHES, TITLE
 
 log = logging.getLogger("fast_compile")

@@ -26,6 +26,6 @@ def load() -> type[FastCompileScript]:
     script_callbacks.on_app_started(lambda _, app: routes.add_route(app, accelerator))
     script_callbacks.on_model_loaded(accelerator.loaded)
     script_callbacks.on_before_ui(xyz.add_axes)
-    script_callbacks.on_cfg_denoiser(lambda _: accelerator.before_step())
+    script_callbacks.on_cfg_denoiser(lambda params: accelerator.before_step(getattr(params, "total_sampling_steps", None)))
     script_callbacks.on_script_unloaded(unloaded)
     return type("FastCompile", (FastCompileScript,), {"accelerator": accelerator, "toggles": toggles})

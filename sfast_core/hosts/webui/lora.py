@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import LORA_FUNCTIONAL
+from ...reporting.reasons import LORA_FUNCTIONAL
 
 #: The classes whose forward the Lora extension has replaced: on others its function doesn't work.
 _PATCHED = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.MultiheadAttention)
@@ -36,20 +36,21 @@ class LazyLoras:
         self.forget()  # the layers take LoRAs out of their weights in that call
         return LORA_FUNCTIONAL()
 
-    def apply(self, model: torch.nn.Module) -> None:
-        """Bring the weights of ``model`` up to date, as its layers' own forwards would."""
+    def apply(self, model: torch.nn.Module) -> bool:
+        """Bring the weights of ``model`` up to date, as its layers' own forwards would. Returns whether they may have been written to."""
         networks = _networks()
         if networks is None or _functional():
-            return
+            return False
         wanted = tuple((net.name, net.te_multiplier, net.unet_multiplier, net.dyn_dim) for net in networks.loaded_networks)
         if wanted == self._applied:
-            return
+            return False
         self.forget()
         inner = {id(module.out_proj) for module in model.modules() if isinstance(module, torch.nn.MultiheadAttention)}
         for module in model.modules():
             if isinstance(module, _PATCHED) and id(module) not in inner:
                 networks.network_apply_weights(module)
         self._applied = wanted
+        return True
 
 
 def _networks() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import NO_CLIP, NO_HALVES
+from ...reporting.reasons import NO_CLIP, NO_HALVES
 from ..parts import Kind
 from ..vae import halves
 

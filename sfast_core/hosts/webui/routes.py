@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...report import Report
+from ...reporting.report import Report
 from .accelerator import Accelerator
 
 ROUTE = "/fast_compile/report"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...reasons import WENT_PAST
+from ...reporting.reasons import WENT_PAST
 from .forge import FunctionWrapper, wrapper_of
 from .parts import unet_of
 from .state import UnetState
@@ -30,9 +30,18 @@ class Sampling:
         self._before = state.calls
         self._steps = 0
 
-    def step(self) -> None:
-        """The webui is about to call the model."""
+    def step(self, steps: int | None) -> None:
+        """The webui is about to call the model, which lies with its LoRAs where it is to lie. ``steps``: how many the sampling has, if that is known."""
+        state = self._state()
+        if state is not None and self._steps == 0:
+            state.begin_sampling(steps)
         self._steps += 1
+
+    def end(self) -> None:
+        """It is over."""
+        state = self._state()
+        if state is not None:
+            state.end_sampling()
 
     def missed(self) -> bool:
         """Whether steps were begun, and no call came."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import gradio as gr
 from modules import devices, scripts
-from modules.ui_components import InputAccordion
 
-from ...qualities import EXACT
+from ...quality.levels import EXACT
 from . import settings
 from .accelerator import Accelerator
 from .arguments import given
+from .endings import at_the_end
 from .parts import TEXT_ENCODER, VAE
 from .status import lossy_of, status_line
 from .switches import DONE, ENABLED, OTHERS, TITLE, Switch
@@ -36,8 +36,8 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
 
     def ui(self, is_img2img: bool) -> list[Any]:
         """The accordion. What it returns is the order of the arguments."""
-        with InputAccordion(settings.stands(ENABLED), label=TITLE, elem_id=self.elem_id("enabled")) as enabled:
-            components = {ENABLED.name: enabled}
+        with gr.Accordion(TITLE, open=False, elem_id=self.elem_id("accordion")):  # not the webui's own, which opening ticks
+            components = {ENABLED.name: shown(ENABLED, self.elem_id(ENABLED.name))}
             with gr.Row():
                 for switch in OTHERS:
                     components[switch.name] = shown(switch, self.elem_id(switch.name))
@@ -53,13 +53,14 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
             lambda shown: shown.component.change(fn=self._status, inputs=[], outputs=[status], show_progress="hidden"),
             elem_id=f"generation_info_{tab}",
         )
-        self.infotext_fields = [(enabled, TITLE), *((components[switch.name], _pasted(switch)) for switch in OTHERS)]
+        self.infotext_fields = [(components[ENABLED.name], TITLE), *((components[switch.name], _pasted(switch)) for switch in OTHERS)]
         self.paste_field_names = [TITLE]
         return list(components.values())
 
     def process(self, p: Any, *args: Any) -> None:
         """A generation begins."""
         arguments = chosen(p, given(p, args))
+        at_the_end(p, self.accelerator.end)
         self.accelerator.begin(arguments.enabled)
         if arguments.enabled:
             wanted = frozenset(name for name in (VAE, TEXT_ENCODER) if getattr(arguments, name))
@@ -81,11 +82,12 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
             p.extra_generation_params[DONE] = done
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
-        """The generation has ended. After an exception this isn't called; the next ``process`` cleans up then."""
+        """The generation has ended. After an exception this isn't called; the webui closes its object for the generation then, too."""
         self.accelerator.end()
 
     def _status(self) -> str:
-        return html.escape(self.accelerator.read(status_line))
+        last = self.accelerator.last_picture()
+        return "<br>".join(html.escape(line) for line in (last, self.accelerator.read(status_line)) if line)
 
 
 def _pasted(switch: Switch) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from modules import shared  # type: ignore[attr-defined]
 
 from ...config import CompileConfig
-from ...qualities import EXACT
+from ...quality.levels import EXACT, FAST, PARTS
 from .switches import SWITCHES, TITLE, Switch
 
 log = logging.getLogger("fast_compile")
@@ -20,6 +20,7 @@ _MEASURE = "fast_compile_measure"
 _DISABLED_REWRITES = "fast_compile_disabled_rewrites"
 _QUALITY_BUDGET = "fast_compile_quality_budget"
 _QUALITY_LAYERS = "fast_compile_quality_layers"
+_QUALITY_REUSE = "fast_compile_quality_reuse"
 _SECTION = ("fast_compile", TITLE)
 
 
@@ -55,6 +56,10 @@ def add() -> None:
         gr.Number,
     )  # fmt: skip
     option(_QUALITY_LAYERS, "", "Layers that may compute in 8 bits then", "patterns of names separated by commas; with ! in front, that may not; empty: all")
+    option(
+        _QUALITY_REUSE, False, "Let steps use what others computed deep inside the model, where the quality is fast",
+        "in samplings of 9 steps and more, within 0.1 of the exact result of each step",
+    )  # fmt: skip
 
 
 def config(cuda_graphs: bool, quality: str = EXACT) -> CompileConfig:
@@ -67,6 +72,7 @@ def config(cuda_graphs: bool, quality: str = EXACT) -> CompileConfig:
         "disabled_passes": _listed(_DISABLED_REWRITES),
         "quality_budget": float(_option(_QUALITY_BUDGET, 0.0)) or None,
         "quality_layers": _listed(_QUALITY_LAYERS),
+        "quality_parts": PARTS[FAST] if _option(_QUALITY_REUSE, False) else None,
     }
     kept: dict[str, Any] = {"cuda_graphs": cuda_graphs, "quality": quality}
     for name, value in fields.items():

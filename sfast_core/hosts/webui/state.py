@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,13 +11,13 @@ import torch
 
 from ...config import CompileConfig
 from ...engine import Engine
-from ...reasons import WEBUI, told
-from ...report import ModuleReport
+from ...reporting.reason import WEBUI, told
+from ...reporting.report import ModuleReport
 from ..blocks import Blocks
+from ..fallback import with_fallback
 from ..live import LiveCalls
 from ..options import Steering, options_place
 from ..parts import PartCalls
-from ..shield import shielded
 from .blocks import forges_blocks
 from .lora import LazyLoras
 from .parts import Part
@@ -37,6 +38,7 @@ class ModuleState:
     def __init__(self, config: CompileConfig, name: str) -> None:
         self.config = config
         self.engine = Engine(name, config, forges_blocks, host=WEBUI)
+        self.engine.reporter.reasons_level = logging.WARNING  # the webuis' logs begin there
         self._surroundings: tuple[Any, ...] | None = None
         self._loras = LazyLoras()
         self._obstacle: str | None = None
@@ -57,6 +59,22 @@ class ModuleState:
             for engine in self.engines():
                 engine.reset()
         self._surroundings = now
+
+    def begin_sampling(self, steps: int | None) -> None:
+        """The first step of a sampling comes: nobody but the Lora extension writes to weights before :meth:`end_sampling`. ``steps``: how many it has."""
+        for engine in self.engines():
+            engine.store.begin_sampling(steps)
+
+    def end_sampling(self) -> None:
+        """It is over: extensions may write to weights."""
+        for engine in self.engines():
+            engine.store.end_sampling()
+
+    def _weights_written(self) -> None:
+        """In the middle of a sampling, too: some extensions give LoRAs another strength at each step."""
+        for store in (engine.store for engine in self.engines()):
+            if store.period() is not None:
+                store.begin_sampling(store.steps)
 
     def call(
         self, module: torch.nn.Module, original: Callable[..., Any], foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -82,10 +100,14 @@ class ModuleState:
                 return self._run_eager(reason, eager)
             if foreign is not None:
                 return self._compute_foreign(module, foreign, args, kwargs, eager)
-            self._loras.apply(module)
+            self._apply_loras(module)
             return self._compute(module, original, args, kwargs, eager)
 
-        return shielded(self.engine, attempt, eager)
+        return with_fallback(self.engine, attempt, eager)
+
+    def _apply_loras(self, module: torch.nn.Module) -> None:
+        if self._loras.apply(module):
+            self._weights_written()
 
     def _run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         return self.engine.run_eager(reason, eager)
@@ -119,6 +141,7 @@ class ModuleState:
 
     def close(self) -> None:
         """Leave the module as it was found, and know nothing of it any more."""
+        self.end_sampling()
         for engine in self.engines():
             engine.restore()
             engine.reset()
@@ -161,7 +184,7 @@ class UnetState(ModuleState):
         if options_place(args, kwargs) is not None:  # Forge's: the blocks hand one another news by what they leave there
             return self._run_eager(foreign, eager)
         self._turn(True)
-        self._loras.apply(module)
+        self._apply_loras(module)
         result, path, why = self._blocks.call(module, eager)
         if path is None or path == "eager":
             self.engine.reporter.ran_eager(why or told(foreign).also(f"{foreign}, and calls none of its blocks"))

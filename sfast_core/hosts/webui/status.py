@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ...qualities import EXACT
-from ...report import ModuleReport, Report
+from collections import Counter
+from collections.abc import Sequence
+
+from ...quality.levels import EXACT
+from ...reporting.report import ModuleReport, Report
 
 _PATHS = (
     ("replayed", "replayed as a CUDA graph"),
@@ -13,10 +16,40 @@ _PATHS = (
 )
 
 
+class LastPicture:
+    """What became of one generation, counted since it began.
+
+    Args:
+        enabled: whether it was to be accelerated.
+        modules: the reports of all models, as they are when it begins.
+    """
+
+    def __init__(self, enabled: bool, modules: Sequence[ModuleReport]) -> None:
+        self._enabled = enabled
+        self._reports = list(modules)  # held, so that no other gets the id of one
+        self._before = {id(module): (Counter(module.calls), Counter(module.reasons)) for module in modules}
+
+    def text(self, modules: Sequence[ModuleReport]) -> str:
+        """In words."""
+        if not self._enabled:
+            return "Last picture: made as before, because Fast Compile is off."
+        calls, reasons = Counter[str](), Counter[str]()
+        for module in modules:
+            before = self._before.get(id(module), (Counter[str](), Counter[str]()))
+            calls += module.calls - before[0]
+            reasons += module.reasons - before[1]
+        if not calls:
+            return "Last picture: no model has run through it."
+        counts = ", ".join(f"{calls[path]} {words}" for path, words in _PATHS if calls[path])
+        how = "not faster" if 2 * calls["eager"] > calls.total() else "mostly fast" if calls["eager"] else "fast"
+        why = f" As before because {reasons.most_common(1)[0][0]}." if reasons else ""
+        return f"Last picture: {how}. Calls of its models: {counts}.{why}"
+
+
 def status_line(report: Report) -> str:
     """What became of the calls of each UNet, the last reason for running as before included."""
     lines = [_line(module) for module in report.modules if sum(module.calls.values())]
-    return " · ".join(lines) or "Nothing has run through it yet."
+    return "So far: " + " · ".join(lines) if lines else "Nothing has run through it yet."
 
 
 def lossy_of(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...qualities import EXACT, QUALITIES
+from ...quality.levels import EXACT, QUALITIES
 
 TITLE = "Fast Compile"
 DONE = f"{TITLE} not exact"  #: the field of infotext that says what was done of what the quality allows

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ..sizes import EXAMPLE, parse_sizes
+from ..sizes import EXAMPLE, read_sizes
 from . import settings
 from .accelerator import Accelerator
 from .arguments import Arguments
@@ -56,14 +56,12 @@ def _warm_up(accelerator: Accelerator) -> Callable[..., str]:
         text: str, enabled: bool, cuda_graphs: bool, vae: bool, text_encoder: bool, quality: str,
         progress: Any = gr.Progress(),  # noqa: B008  gradio looks for one
     ) -> str:  # fmt: skip
-        try:
-            sizes = parse_sizes(text)
-        except ValueError as error:
-            return str(error)
+        sizes, wrong = read_sizes(text)
         arguments = Arguments(True, cuda_graphs, vae, text_encoder, quality)
         steps = settings.config(arguments.cuda_graphs).capture_after
         lines = list(warm_up(accelerator, sizes, arguments, steps, lambda done: progress((done, len(sizes)), desc="Warming up", unit="sizes")))
-        if not enabled:
+        lines += wrong  # the others are captured all the same
+        if sizes and not enabled:
             lines.append(f"Now tick {ENABLED.label}: a picture made with it off gives the graphs' memory back.")
         return "\n".join(lines)
 

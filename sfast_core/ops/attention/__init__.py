@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH
+from ...machine.numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH
 from ..needs import HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import attention, is_grouped
@@ -42,15 +42,15 @@ OP = Op(
             ".cudnn_impl",
             __package__,
             per_thread=True,
-            behind=("triton_cross", "cuda"),
-            behind_if=_few_keys_or_narrow,
+            superseded_by=("triton_cross", "cuda"),
+            superseded_if=_few_keys_or_narrow,
             needs=Needs((8, 0), allowed=(CUDNN, CUDNN_ATTENTION)),
         ),
-        Impl("flash", ".flash_impl", __package__, behind=("cuda",), needs=Needs((8, 0), allowed=(FLASH,))),  # 1.25 to 3.5 times slower (H100)
+        Impl("flash", ".flash_impl", __package__, superseded_by=("cuda",), needs=Needs((8, 0), allowed=(FLASH,))),  # 1.25 to 3.5 times slower (H100)
         Impl("xformers", ".xformers_impl", __package__, needs=Needs((7, 0))),
         Impl("triton_chunked", ".triton_chunked_impl", __package__, needs=Needs(triton=True)),
         # 1.04 to 5 times slower (H100)
-        Impl("efficient", ".efficient_impl", __package__, behind=("cuda", "cudnn", "flash"), needs=Needs((7, 0), allowed=(EFFICIENT,))),
+        Impl("efficient", ".efficient_impl", __package__, superseded_by=("cuda", "cudnn", "flash"), needs=Needs((7, 0), allowed=(EFFICIENT,))),
     ),
     measured=True,
     family=_family,

@@ -1,7 +1,7 @@
 """Attention with narrow heads by a kernel of the CUDA extension, on Hopper: others pad heads of 40 to 64.
 
 H100, fp16, us: 2 x 8 heads of 40 and 4096 tokens 118, cuDNN 160; 2 x 20 of 64 and 1024 tokens 29.7 and 34.6; 2 x 10 of 64 and 3952 tokens 180 and
-205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``; :mod:`.cut` says how it is used.
+205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``; :mod:`.tiling` says how it is used.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 
 from ...native import load
 from .constraints import steps, why_not_aligned, why_not_alike
-from .cut import WARPGROUPS, Cut, best_cut
 from .reference import tokens_inside
+from .tiling import WARPGROUPS, Tiling, best_tiling
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -28,7 +28,7 @@ MOST_ROWS = 2**31 - 512  #: coordinates are 32-bit, those of the last block's en
 ALIGNMENT = 16  # bytes
 
 _Strides = ctypes.c_int64 * 3
-_Cut = ctypes.c_int32 * len(Cut._fields)
+_Tiling = ctypes.c_int32 * len(Tiling._fields)
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -63,16 +63,16 @@ def launch(
         ExtensionError: CUDA refused the kernel.
     """
     batch, heads, queries, head = q.shape
-    return launch_cut(cut_on(q.device, batch * heads, queries, k.shape[2], head), q, k, v, scale)
+    return launch_tiled(tiling_on(q.device, batch * heads, queries, k.shape[2], head), q, k, v, scale)
 
 
-def launch_cut(
-    cut: Cut,
+def launch_tiled(
+    tiling: Tiling,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     scale: float | None = None,
-    half: Cut | None = None,
+    half: Tiling | None = None,
     differ: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As :func:`launch`, cut as told.
@@ -101,17 +101,17 @@ def launch_cut(
         head=head,
         scale=head**-0.5 if scale is None else scale,
         dtype=load.DTYPES[q.dtype],
-        cut=_Cut(*cut),
-        half_cut=None if half is None else _Cut(*half),
+        cut=_Tiling(*tiling),
+        half_cut=None if half is None else _Tiling(*half),
         differ=differ,
     )
     return out.transpose(1, 2)
 
 
 @functools.cache
-def cut_on(device: torch.device, heads: int, queries: int, keys: int, head: int) -> Cut:
+def tiling_on(device: torch.device, heads: int, queries: int, keys: int, head: int) -> Tiling:
     """The best cut on ``device``; ``heads`` of all images together."""
-    return best_cut(heads, queries, keys, head, torch.cuda.get_device_properties(device).multi_processor_count)
+    return best_tiling(heads, queries, keys, head, torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,8 +32,8 @@ def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | Non
         ExtensionError: CUDA refused the kernel.
     """
     batch, heads, queries, head = q.shape
-    whole, half = (cuda_impl.cut_on(q.device, images * heads, queries, k.shape[2], head) for images in (batch, batch // 2))
+    whole, half = (cuda_impl.tiling_on(q.device, images * heads, queries, k.shape[2], head) for images in (batch, batch // 2))
     differ = counters.take(4, q.device)
     if differ is None:
         differ = torch.empty(4, dtype=torch.uint8, device=q.device)
-    return cuda_impl.launch_cut(whole, q, k, v, scale, half, differ)
+    return cuda_impl.launch_tiled(whole, q, k, v, scale, half, differ)

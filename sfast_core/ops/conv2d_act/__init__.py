@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...numerics import CUDNN
+from ...machine.numerics import CUDNN
 from ..needs import FLOATS, HALVES, HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import conv2d_act
@@ -28,7 +28,7 @@ OP = Op(
             "torch_epilogue",
             ".torch_epilogue_impl",
             __package__,
-            behind=("cudnn", "cuda", "cuda_few"),  # more passes, and a compilation for each kind
+            superseded_by=("cudnn", "cuda", "cuda_few"),  # more passes, and a compilation for each kind
             needs=Needs(triton=True, dtypes=FLOATS, typed=f"x {_EXTRAS}"),
         ),
         Impl("cudnn", ".cudnn_impl", __package__, needs=_CUDNN),

@@ -1,7 +1,7 @@
 """A convolution and all that follows it in one kernel of the CUDA extension, on Hopper: the result is written once.
 
 H100, fp16, us: 2x1920x64x64 to 640 channels 234, cuDNN 258; 2x1280x32x32 with a residual 85, cuDNN and a pass behind it 95. The kernels are in
-``csrc/conv2d.cu``; :mod:`.cut` says how they are used.
+``csrc/conv2d.cu``; :mod:`.tiling` says how they are used.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from ...native import load
 from ..packs import dense
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
-from .cut import DEPTH, MOST_BLOCKS, Convolution, Cut, best_cut
 from .reference import IntOrPair, memory_format_of, out_size, pair
+from .tiling import DEPTH, MOST_BLOCKS, Convolution, Tiling, best_tiling
 
 if TYPE_CHECKING:
     from ...target import Target
@@ -75,16 +75,16 @@ def launch(
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernel.
     """
-    return launch_cut(best(x, weight, stride, padding), x, weight, bias, stride, padding, residual, act, channel_add)
+    return launch_tiled(best(x, weight, stride, padding), x, weight, bias, stride, padding, residual, act, channel_add)
 
 
-def best(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, shortcut_channels: int = 0) -> Cut:
+def best(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, shortcut_channels: int = 0) -> Tiling:
     """The best cut for these, :func:`why_not` having nothing against them."""
-    return _cut(x.device, tuple(x.shape), tuple(weight.shape), pair(stride), pair(padding), shortcut_channels)
+    return _tiling(x.device, tuple(x.shape), tuple(weight.shape), pair(stride), pair(padding), shortcut_channels)
 
 
-def launch_cut(
-    cut: Cut,
+def launch_tiled(
+    tiling: Tiling,
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -135,7 +135,7 @@ def launch_cut(
         pad_w=pad_w,
         act=load.ACTS[act],
         dtype=load.DTYPES[x.dtype],
-        **cut._asdict(),
+        **tiling._asdict(),
     )
     return out.contiguous(memory_format=memory_format_of(x))
 
@@ -153,33 +153,33 @@ def _channels(image: torch.Tensor | None) -> int:
 
 
 @functools.cache
-def _cut(
+def _tiling(
     device: torch.device,
     x: tuple[int, ...],
     weight: tuple[int, ...],
     stride: tuple[int, int],
     padding: tuple[int, int],
     shortcut_channels: int,
-) -> Cut:
+) -> Tiling:
     """The best cut on ``device`` for an image and a weight of these shapes, and a shortcut of so many channels."""
     height, width = out_size(x, weight, stride, padding)
     same_size = weight[2:] == (3, 3) and stride == padding == (1, 1)
     depths = x[1] // DEPTH, shortcut_channels // DEPTH
     convolution = Convolution(x[0] * height * width, weight[0], weight[2] * weight[3], *depths, same_size)
-    return best_cut_on(device, convolution, x[0], height, width)
+    return best_tiling_on(device, convolution, x[0], height, width)
 
 
-def best_cut_on(device: torch.device, convolution: Convolution, images: int, height: int, width: int, most_splits: int = MOST_BLOCKS) -> Cut:
+def best_tiling_on(device: torch.device, convolution: Convolution, images: int, height: int, width: int, most_splits: int = MOST_BLOCKS) -> Tiling:
     """The best cut on ``device``; a window is of images of this size, at most ``most_splits`` blocks share a tile's depth."""
     count = load.library().sfast_conv2d_clusters
 
-    def fitting(cut: Cut) -> int:
-        if cut.splits > most_splits:
+    def fitting(tiling: Tiling) -> int:
+        if tiling.splits > most_splits:
             return 0
-        clusters: int = count(images, height, width, cut.rows, cut.columns, cut.window, cut.blocks)
+        clusters: int = count(images, height, width, tiling.rows, tiling.columns, tiling.window, tiling.blocks)
         return clusters
 
     with torch.cuda.device(device):
-        found = best_cut(convolution, fitting, torch.cuda.get_device_properties(device).multi_processor_count)
+        found = best_tiling(convolution, fitting, torch.cuda.get_device_properties(device).multi_processor_count)
     assert found is not None, "why_not has been asked"
     return found

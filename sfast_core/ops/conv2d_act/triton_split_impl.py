@@ -33,7 +33,7 @@ SUM_PIXELS = 2
 SUM_CHANNELS = 256
 
 
-class Cut(NamedTuple):
+class Tiling(NamedTuple):
     """How a convolution is cut: tiles of ROWS pixels and COLS channels, each by ``splits`` programs of ``steps`` blocks of ``depth``.
 
     H100, fp16, us, without the sum: 2x1280x8x8 16.0, with 128 pixels 16.7, with 128 pixels in 13 splits of depth 64 20; cuDNN 23.6.
@@ -45,7 +45,7 @@ class Cut(NamedTuple):
     stages: int
 
 
-def cut(pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int, shared_bytes: int) -> Cut | None:
+def tiling(pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int, shared_bytes: int) -> Tiling | None:
     """As many splits as leave no multiprocessor with two programs; None where x's channels or shared memory allow no tile."""
     fitting = [(depth, min(STAGES, shared_bytes // (2 * (ROWS + COLS) * depth))) for depth in DEPTHS if inputs % depth == 0]
     depth, stages = next((fit for fit in fitting if fit[1] >= FEWEST_STAGES), (0, 0))
@@ -55,14 +55,14 @@ def cut(pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int
     steps = taps * inputs // depth
     wanted = max(1, min(multiprocessors // tiles, MOST_SPLITS, steps // FEWEST_STEPS))
     own = -(-steps // wanted)
-    return Cut(depth, -(-steps // own), own, stages)
+    return Tiling(depth, -(-steps // own), own, stages)
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernels can't compute this, or None."""
     if reason := why_not_plain(call):
         return reason
-    if cut(1, 1, call.x.shape[1], 1, 1, target.shared_memory_bytes) is None:
+    if tiling(1, 1, call.x.shape[1], 1, 1, target.shared_memory_bytes) is None:
         return f"x has {call.x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes of shared memory are too few"
     height, width = out_size(call.x.shape, call.weight.shape, call.stride, call.padding)
     if not 0 < call.x.shape[0] * height * width <= MOST_PIXELS:
@@ -95,7 +95,7 @@ def launch(
     out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
     out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     pixels = batch * out_height * out_width
-    plan = cut(pixels, channels, depth, rows * columns, *capacity(x.device))
+    plan = tiling(pixels, channels, depth, rows * columns, *capacity(x.device))
     assert plan is not None, "why_not has been asked"
     parts = torch.empty((plan.splits, pixels, channels), dtype=torch.float32, device=x.device)
     ending = epilogue(out, bias, channel_add, residual, act)

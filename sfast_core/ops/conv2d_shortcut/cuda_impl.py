@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..conv2d_act import cuda_impl as convolution
-from ..conv2d_act.cut import DEPTH
 from ..conv2d_act.reference import IntOrPair, conv2d_act, out_size
+from ..conv2d_act.tiling import DEPTH
 from ..spec import Arguments
 
 if TYPE_CHECKING:
@@ -59,6 +59,6 @@ def launch(
         ExtensionError: CUDA refused the kernel.
     """
     added = convolution.Shortcut(shortcut, shortcut_weight, tail)
-    cut = convolution.best(x, weight, 1, padding, added.channels)
+    tiling = convolution.best(x, weight, 1, padding, added.channels)
     second_bias = None if shortcut_bias is None else shortcut_bias[None]
-    return convolution.launch_cut(cut, x, weight, bias, 1, padding, None, "none", second_bias, added)
+    return convolution.launch_tiled(tiling, x, weight, bias, 1, padding, None, "none", second_bias, added)

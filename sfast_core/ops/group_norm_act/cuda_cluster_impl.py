@@ -32,14 +32,14 @@ OWN_BYTES = 2048  #: of shared memory, a block's moments and what CUDA keeps for
 BUSY = 0.7
 
 
-class Cut(NamedTuple):
+class Tiling(NamedTuple):
     """How the work is cut: groups of a cluster, and blocks that share its rows."""
 
     groups: int
     blocks: int
 
 
-def cut(batch: int, positions: int, channels: int, num_groups: int, element_bytes: int, target: Target) -> Cut | None:
+def tiling(batch: int, positions: int, channels: int, num_groups: int, element_bytes: int, target: Target) -> Tiling | None:
     """The cut of ``batch`` images of ``positions`` pixels that keeps ``target`` busy with the fewest blocks to a cluster; None where none fits."""
     group_bytes = channels // num_groups * element_bytes
     widths = [
@@ -57,7 +57,7 @@ def cut(batch: int, positions: int, channels: int, num_groups: int, element_byte
         rows = math.ceil(math.ceil(positions / blocks) / slots) * slots
         if rows * packs * PACK_BYTES + OWN_BYTES > target.shared_memory_bytes:
             continue
-        fitting = Cut(groups, blocks)
+        fitting = Tiling(groups, blocks)
         if batch * (num_groups // groups) * blocks >= BUSY * target.sm_count:
             break
     return fitting
@@ -74,7 +74,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     if channels // call.num_groups < pack or call.x.shape[1] % pack or channels % pack:
         behind = channels - call.x.shape[1]
         return f"groups of {channels // call.num_groups} channels, of {call.x.shape[1]} and {behind}, are not made of {pack} channels each"
-    if cut(call.x.shape[0], positions, channels, call.num_groups, call.x.element_size(), target) is None:
+    if tiling(call.x.shape[0], positions, channels, call.num_groups, call.x.element_size(), target) is None:
         return f"a group of {positions} x {channels // call.num_groups} doesn't fit into the shared memory of {MOST_BLOCKS} blocks"
     return None
 
@@ -99,7 +99,7 @@ def launch(
     x, tail = (None if t is None else dense(t, torch.channels_last) for t in (x, tail))
     n, channels, h, w = x.shape[0], channels_of(x, tail), x.shape[2], x.shape[3]
     out = torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    chosen = cut(n, h * w, channels, num_groups, x.element_size(), probed(x.device))
+    chosen = tiling(n, h * w, channels, num_groups, x.element_size(), probed(x.device))
     assert chosen is not None, "why_not has been asked"
     load.launch(
         "sfast_group_norm_cluster",

@@ -29,7 +29,7 @@ class Partials(NamedTuple):
     chunk_rows: int
 
 
-class Cut(NamedTuple):
+class Tiling(NamedTuple):
     """How the statistics are cut into programs."""
 
     block_c: int  #: channels per program, padded to a power of two
@@ -57,7 +57,7 @@ def launch(
     return call.result(x)
 
 
-def cut(batch: int, channels: int, groups: int, rows: int) -> Cut:
+def tiling(batch: int, channels: int, groups: int, rows: int) -> Tiling:
     """Cut the statistics of ``batch`` images of ``rows`` rows into programs.
 
     A program takes whole groups, as many as fill a power of two of channels best (320 channels in 32 groups: 12, 12 and 8 groups,
@@ -80,7 +80,7 @@ def cut(batch: int, channels: int, groups: int, rows: int) -> Cut:
     wanted = max(1, STATISTICS_PROGRAMS // (batch * -(-groups // block_groups)))
     chunk_rows = -(-rows // min(wanted, MAX_CHUNKS))
     chunk_rows = -(-chunk_rows // step) * step
-    return Cut(block_c, block_groups, chunk_rows, -(-rows // chunk_rows))
+    return Tiling(block_c, block_groups, chunk_rows, -(-rows // chunk_rows))
 
 
 def _aligned_groups(block_c: int, group_channels: int, groups: int) -> int:
@@ -95,7 +95,7 @@ def statistics(image: Image, num_groups: int, channel_add: torch.Tensor | None) 
     """The statistics of ``image + channel_add``; the image is not empty."""
     batch, channels = image.x.shape[0], image.channels
     group_channels = channels // num_groups
-    block_c, block_groups, chunk_rows, chunks = cut(batch, channels, num_groups, image.rows)
+    block_c, block_groups, chunk_rows, chunks = tiling(batch, channels, num_groups, image.rows)
     step = STATISTICS_ELEMENTS // block_c
     mean, m2 = torch.empty((2, batch, num_groups, chunks), dtype=torch.float32, device=image.x.device)
     added, add_rows, add_stride = addend(image.x, channel_add)

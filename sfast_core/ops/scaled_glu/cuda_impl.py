@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..scaled_linear import cuda_impl, scaled_linear
-from ..scaled_linear.cuda_impl import Cut, Gate
+from ..scaled_linear.cuda_impl import Gate, Tiling
 from ..spec import Arguments, ranked
 from .reference import ACTS
 
 if TYPE_CHECKING:
     from ...target import Target
 
-CUTS = (Cut(256, 2, 4), Cut(256, 2, 16))  #: half of a tile's columns are the gate's
+TILINGS = (Tiling(256, 2, 4), Tiling(256, 2, 16))  #: half of a tile's columns are the gate's
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -45,14 +45,14 @@ def launch_rank(
     out_dtype: torch.dtype,
     act: str,
 ) -> torch.Tensor:
-    """As :func:`.reference.scaled_glu`, cut as :data:`CUTS` says at ``rank``; sums of e4m3 keep about 14 bits.
+    """As :func:`.reference.scaled_glu`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
 
     Raises:
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernel.
     """
     gate = Gate(gate_weight, gate_scale, gate_bias)
-    return cuda_impl.launch_cut(CUTS[rank], x, weight, weight_scale, bias, input_scale, out_dtype, act, gate)
+    return cuda_impl.launch_tiled(TILINGS[rank], x, weight, weight_scale, bias, input_scale, out_dtype, act, gate)
 
 
 launch = ranked(launch_rank, 0, "launch")

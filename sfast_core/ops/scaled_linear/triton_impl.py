@@ -25,7 +25,7 @@ FEW_ROWS = 32
 SPARE_BYTES = 1024  #: of shared memory, beside the buffers
 
 
-class Cut(NamedTuple):
+class Tiling(NamedTuple):
     """One way to cut the result into tiles, and a program's warps and buffers."""
 
     rows: int
@@ -40,8 +40,8 @@ class Cut(NamedTuple):
 
 
 #: The first that fits into shared memory: compute capability 8.0, 9.0 and 10.0; 8.6, 8.9 and 12.0; those with 64 KB.
-CUTS = (Cut(128, 256, 128, 8, 3), Cut(128, 128, 128, 8, 3), Cut(128, 128, 64, 8, 3))
-CUT_OF_FEW = Cut(FEW_ROWS, 64, 128, 4, 4)
+TILINGS = (Tiling(128, 256, 128, 8, 3), Tiling(128, 128, 128, 8, 3), Tiling(128, 128, 64, 8, 3))
+TILING_OF_FEW = Tiling(FEW_ROWS, 64, 128, 4, 4)
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -81,9 +81,9 @@ def launch_as(
     rows, matrix, (columns, depth) = dense(x), dense(weight), weight.shape
     out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)
     count = out.numel() // columns
-    cut = cut_of(count, capacity(x.device)[1], x.itemsize, weight.itemsize)
+    tiling = tiling_of(count, capacity(x.device)[1], x.itemsize, weight.itemsize)
     with torch.cuda.device_of(x):
-        launcher(scaled_linear_kernel, (-(-count // cut.rows) * -(-columns // cut.columns),))(
+        launcher(scaled_linear_kernel, (-(-count // tiling.rows) * -(-columns // tiling.columns),))(
             rows,
             matrix,
             None if input_scale is None else input_scale.contiguous(),
@@ -96,23 +96,23 @@ def launch_as(
             GROUP_ROWS,
             ROW_STEP=int(input_scale is not None and input_scale.numel() > 1),
             COLUMN_STEP=int(weight_scale.numel() > 1),
-            EVEN_K=depth % cut.depth == 0,
-            BLOCK_M=cut.rows,
-            BLOCK_N=cut.columns,
-            BLOCK_K=cut.depth,
+            EVEN_K=depth % tiling.depth == 0,
+            BLOCK_M=tiling.rows,
+            BLOCK_N=tiling.columns,
+            BLOCK_K=tiling.depth,
             OPERAND=operand,
             SUM=tl.int32 if operand == tl.int8 else tl.float32,
-            num_warps=cut.warps,
-            num_stages=cut.stages,
+            num_warps=tiling.warps,
+            num_stages=tiling.stages,
         )
     return out
 
 
-def cut_of(rows: int, shared_bytes: int, x_size: int, weight_size: int) -> Cut:
+def tiling_of(rows: int, shared_bytes: int, x_size: int, weight_size: int) -> Tiling:
     """The cut for so many rows, of numbers of these sizes."""
     if rows <= FEW_ROWS:
-        return CUT_OF_FEW
-    return next((cut for cut in CUTS if cut.bytes(x_size, weight_size) <= shared_bytes), CUTS[-1])
+        return TILING_OF_FEW
+    return next((tiling for tiling in TILINGS if tiling.bytes(x_size, weight_size) <= shared_bytes), TILINGS[-1])
 
 
 def float8_of(x: torch.Tensor) -> tl.dtype:

@@ -14,14 +14,14 @@ from ..needs import HALVES
 from ..packs import dense
 from ..triton_launch import capacity, launcher
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
-from .triton_impl import GROUP_ROWS, Cut, float8_of
+from .triton_impl import GROUP_ROWS, Tiling, float8_of
 from .triton_kernels import scaled_linear_tma_kernel
 
 if TYPE_CHECKING:
     from ...target import Target
     from ..spec import Arguments
 
-CUT = Cut(128, 256, 128, 8, 3)
+TILING = Tiling(128, 256, 128, 8, 3)
 UNIT = 16  #: of columns and depth: bytes
 
 
@@ -46,15 +46,15 @@ def launch(
     source, matrix = dense(x).reshape(-1, depth), dense(weight)
     out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)
     rows = source.shape[0]
-    programs = min(capacity(x.device)[0], -(-rows // CUT.rows) * -(-columns // CUT.columns))
+    programs = min(capacity(x.device)[0], -(-rows // TILING.rows) * -(-columns // TILING.columns))
     with torch.cuda.device_of(x):
         launcher(scaled_linear_tma_kernel, (programs,))(
-            TensorDescriptor(source, [rows, depth], [depth, 1], [CUT.rows, CUT.depth]),
-            TensorDescriptor(matrix, [columns, depth], [depth, 1], [CUT.columns, CUT.depth]),
+            TensorDescriptor(source, [rows, depth], [depth, 1], [TILING.rows, TILING.depth]),
+            TensorDescriptor(matrix, [columns, depth], [depth, 1], [TILING.columns, TILING.depth]),
             input_scale.contiguous(),
             weight_scale.contiguous(),
             None if bias is None else bias.contiguous(),
-            TensorDescriptor(out, [rows, columns], [columns, 1], [CUT.rows, CUT.columns]),
+            TensorDescriptor(out, [rows, columns], [columns, 1], [TILING.rows, TILING.columns]),
             rows,
             columns,
             depth,
@@ -62,11 +62,11 @@ def launch(
             programs,
             ROW_STEP=int(input_scale.numel() > 1),
             COLUMN_STEP=int(weight_scale.numel() > 1),
-            BLOCK_M=CUT.rows,
-            BLOCK_N=CUT.columns,
-            BLOCK_K=CUT.depth,
+            BLOCK_M=TILING.rows,
+            BLOCK_N=TILING.columns,
+            BLOCK_K=TILING.depth,
             OPERAND=float8_of(x),
-            num_warps=CUT.warps,
-            num_stages=CUT.stages,
+            num_warps=TILING.warps,
+            num_stages=TILING.stages,
         )
     return out

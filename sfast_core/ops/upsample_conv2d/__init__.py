@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...numerics import CUDNN
+from ...machine.numerics import CUDNN
 from ..needs import FLOATS, HALVES, HOPPER, Needs
 from ..spec import Impl, Op
 from .reference import upsample_conv2d
@@ -22,7 +22,7 @@ OP = Op(
     name="upsample_conv2d",
     reference=upsample_conv2d,
     impls=(
-        Impl("triton_transposed", ".triton_impl", __package__, behind=("cuda",), needs=_TRITON),  # no faster, and a kernel to compile
+        Impl("triton_transposed", ".triton_impl", __package__, superseded_by=("cuda",), needs=_TRITON),  # no faster, and a kernel to compile
         Impl("cudnn", ".cudnn_impl", __package__, needs=Needs((8, 0), allowed=(CUDNN,), dtypes=HALVES, alike="weight bias")),
         Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_status")),
     ),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...native import load
-from ..conv2d_act.cuda_impl import MOST, best_cut_on
-from ..conv2d_act.cut import DEPTH, Convolution, Cut
+from ..conv2d_act.cuda_impl import MOST, best_tiling_on
 from ..conv2d_act.reference import memory_format_of
+from ..conv2d_act.tiling import DEPTH, Convolution, Tiling
 from ..packs import dense
 from .constraints import why_not_shapes, why_not_weight
 
@@ -45,10 +45,10 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
         ExtensionUnavailable: the extension isn't built.
         ExtensionError: CUDA refused the kernels.
     """
-    return launch_cut(_cut(x.device, tuple(x.shape), weight.shape[0]), x, weight, bias)
+    return launch_tiled(_tiling(x.device, tuple(x.shape), weight.shape[0]), x, weight, bias)
 
 
-def launch_cut(cut: Cut, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def launch_tiled(tiling: Tiling, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """As :func:`launch`, cut as told, without a window or a depth that blocks share."""
     batch, channels, height, width = x.shape
     outputs = weight.shape[0]
@@ -71,17 +71,17 @@ def launch_cut(cut: Cut, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
         c=channels,
         channels=outputs,
         dtype=load.DTYPES[x.dtype],
-        rows=cut.rows,
-        columns=cut.columns,
-        sharing_rows=cut.sharing_rows,
-        sharing_columns=cut.sharing_columns,
+        rows=tiling.rows,
+        columns=tiling.columns,
+        sharing_rows=tiling.sharing_rows,
+        sharing_columns=tiling.sharing_columns,
     )
     return out.contiguous(memory_format=memory_format_of(x))
 
 
 @functools.cache
-def _cut(device: torch.device, x: tuple[int, ...], outputs: int) -> Cut:
+def _tiling(device: torch.device, x: tuple[int, ...], outputs: int) -> Tiling:
     """The best cut on ``device`` for an image of this shape."""
     batch, channels, height, width = x
     convolution = Convolution(PHASES * batch * height * width, outputs, TAPS, channels // DEPTH, 0, False)
-    return best_cut_on(device, convolution, batch, height, width, most_splits=1)
+    return best_tiling_on(device, convolution, batch, height, width, most_splits=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sfast_core.capture import trace, tracer, unchanged
+from sfast_core.capture.call import Call
 from sfast_core.capture.externals import Externals
 from sfast_core.capture.guards import arguments, effects
 
@@ -66,11 +67,15 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (tracer, 'record', 'if random.foreign_moved():', 'if False:', 'unseen:random numbers'),
     (trace, '_traced', 'if reads.refused is not None:', 'if False:', 'effect:what gives another each time: a generator'),
     (
-        tracer, '_differ',
+        Call, 'writes_arguments',
         'or any(now is not then for now, then in zip(after.tensors, before.tensors, strict=True))\n',
         '\n', 'effect:arguments and results: a list that was passed, its tensor replaced',
     ),
-    (tracer, '_differ', 'or any(now.value is not then.value for now, then in zip(after.objects, before.objects, strict=True))\n', '\n', 'unseen:an object in a list that was passed'),
-    (tracer.Tracer, 'record', 'and _differ(recorded.arguments, signature)', 'and False', 'unseen:an object in a list that was passed'),
-    (tracer, '_differ', 'after.key != before.key\n        or ', '', 'effect:arguments and results: a list that was passed, with a number'),
+    (
+        Call, 'writes_arguments',
+        'or any(now.value is not then.value for now, then in zip(after.objects, before.objects, strict=True))\n',
+        '\n', 'unseen:an object in a list that was passed',
+    ),
+    (tracer.Tracer, 'record', 'and call.writes_arguments()', 'and False', 'unseen:an object in a list that was passed'),
+    (Call, 'writes_arguments', 'after.key != before.key\n            or ', '', 'effect:arguments and results: a list that was passed, with a number'),
 )

@@ -11,7 +11,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from sfast_core.capture import Trace
+from tests.capture.guards import inside
 from tests.models import Forward
 from tests.tracing import guarded
 
@@ -273,12 +274,16 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
 }
 
 
-UNNOTICED = {"a set's order"}  #: which depends on how it was made
+CASES |= inside.CASES
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="not noticed") if name in UNNOTICED else ()) for name in CASES]
-)
+@pytest.fixture(autouse=True)
+def _put_back() -> Iterator[None]:
+    yield
+    inside.put_back()
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_change_that_steers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forward, first, change = CASES[name]
     monkeypatch.setattr(other, "update", lambda x: x * 2)

@@ -18,6 +18,7 @@ import sfast_core
 from sfast_core import CompileConfig, compile
 from sfast_core.capture import Trace
 from tests.models import Forward, UNet
+from tests.quantised import Params, Quantised
 from tests.tracing import guarded
 
 X = torch.ones(2, 8)
@@ -221,10 +222,15 @@ def _held(whole: Wrapped) -> torch.Tensor:
     return whole.held
 
 
+def _told(whole: Quantised) -> torch.Tensor:
+    return torch.mm(whole, torch.eye(8, dtype=whole.dtype))
+
+
 #: What each layer makes, reads and lets go.
 IN_EACH_LAYER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "an object's attribute": lambda x: Context(x).attribute(),
     "a tensor's": lambda x: _held(Wrapped.of(x)) * 1,
+    "what a tensor tells": lambda x: _told(Quantised(x, Params(x.amax() * 2, torch.float32))),
 }
 
 

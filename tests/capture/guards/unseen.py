@@ -45,7 +45,7 @@ def leaves_no_trace(forward: Callable[[Any, torch.Tensor], Any], **attributes: A
     handle = compile(made(forward, **attributes), CompileConfig(allow_cpu=True))
     with torch.no_grad():
         handle(X.clone())
-    assert not any(on.variants.programs() for on in handle.engine.devices)
+    assert not any(on.entries.programs() for on in handle.engine.devices)
 
 
 def hooked(put: Callable[[nn.Module, nn.Module], Any]) -> None:

@@ -37,11 +37,12 @@ class Editor:
         for name, value in {**SETTINGS, "Comfy.VueNodes.Enabled": False, "Comfy.ColorPalette": "dark", **settings}.items():
             server.post(f"/api/settings/{name}", value)
         self.page = browser.new_page(viewport={"width": 1280, "height": 800})
+        self.page.set_default_timeout(300_000)
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
         self.page.on("console", lambda message: self.errors.append(message.text) if "fast_compile" in message.text else None)
         self.page.goto(server.url)
-        self.page.wait_for_function("window.app?.extensions?.some((each) => each.name === 'fast_compile.badges')", timeout=60_000)
+        self.page.wait_for_function("window.app?.extensions?.some((each) => each.name === 'fast_compile.badges')")
         self.page.wait_for_function("window.app.graph?.nodes !== undefined && window.app.extensionManager?.workflow?.activeWorkflow")
         self.page.wait_for_timeout(1500)  # it loads the workflow of last time
         self.errors = [error for error in self.errors if "fast_compile" in error]  # without those of the front end's own start
@@ -53,7 +54,7 @@ class Editor:
             for place, value in SMALL.get(node["type"], {}).items():
                 node["widgets_values"][place] = value
         self.page.evaluate("(workflow) => window.app.loadGraphData(workflow)", workflow)
-        self.page.wait_for_function("() => window.app.graph.nodes.some((node) => node.type === 'ApplyFastCompile' && node.widgets?.length === 3)")
+        self.page.wait_for_function("() => window.app.graph.nodes.some((node) => node.widgets?.some((each) => each.name === 'fast_compile_status'))")
         self.page.locator(BADGE).filter(has_text=re.compile(".")).first.wait_for()
 
     def version(self) -> tuple[int, ...]:
@@ -66,7 +67,7 @@ class Editor:
             self.page.evaluate("() => { app.graph.nodes.find((node) => node.type === 'KSampler').widgets[0].value += 1; }")
         self.page.evaluate(WATCH)
         self.page.evaluate("() => window.app.queuePrompt(0)")
-        self.page.wait_for_function("() => window.seen.at(-1)?.includes('it/s')", timeout=120_000)
+        self.page.wait_for_function("() => window.seen.at(-1)?.includes('it/s')")
         found: list[str] = self.page.evaluate("window.seen")
         return found
 

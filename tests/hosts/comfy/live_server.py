@@ -44,7 +44,7 @@ class LiveServer:
         packs: of nodes, by the name of their link.
         front_end: whether to serve ComfyUI's.
         environment: variables to set, besides this process's.
-        device: options of ``main.py`` for what it computes on; only with ``--cpu`` is this pack told to compile for the CPU.
+        device: options of ``main.py`` for what it computes on; only with ``--cpu`` among them is this pack told to compile for the CPU.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class LiveServer:
         options = f"{device} --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
         options += f" --base-directory {base} --database-url sqlite:///:memory:"
         options += "" if front_end else f" --front-end-root {base / 'front'}"
-        on_cpu = {"FAST_COMPILE_CPU": "1"} if device == "--cpu" else {}
+        on_cpu = {"FAST_COMPILE_CPU": "1"} if "--cpu" in device.split() else {}
         variables = {**os.environ, **on_cpu, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [python, "main.py", *options.split()], cwd=comfyui, env=variables, stdout=log, stderr=subprocess.STDOUT
             )
 
-    def wait(self, seconds: float = 180) -> None:
+    def wait(self, seconds: float = 600) -> None:
         """Until it answers.
 
         Raises:

@@ -91,7 +91,7 @@ def replaying(family: str) -> tuple[Any, Any, Any]:
     on.graphs = graphs
     resolve = state.engine.store.tensors
     state.engine.store.tensors = lambda *wanted: [_by_address(tensor) for tensor in resolve(*wanted)]
-    for graphed in on.variants.programs():
+    for graphed in on.entries.programs():
         graphed.graphs = graphs
         object.__setattr__(graphed.program, "capturable", None)
     sample(fast)

@@ -18,6 +18,7 @@ import pytest
 from tests.hosts.comfy.editor import BADGE, ROOT, Editor
 from tests.hosts.comfy.live_server import LiveServer
 from tests.hosts.comfy.test_server_nodes import benchmark, free_memory
+from tests.hosts.comfy.test_workflows import LARGE
 from tests.hosts.comfy.workflow import txt2img
 
 pytestmark = pytest.mark.host
@@ -77,7 +78,7 @@ def test_a_benchmark(editor: Editor) -> None:
     """Once it has measured the model without us, the badge says how many times faster it is."""
     editor.load("benchmark")
     editor.page.evaluate("() => window.app.queuePrompt(0)")
-    editor.page.locator(BADGE).filter(has_text="x eager").wait_for(timeout=120_000)
+    editor.page.locator(BADGE).filter(has_text="x eager").wait_for()
 
 
 def test_what_the_badge_says_of_graphs(browser: Any, capturing: LiveServer) -> None:
@@ -89,7 +90,7 @@ def test_what_the_badge_says_of_graphs(browser: Any, capturing: LiveServer) -> N
     assert seen[0] == "tracing 1/6" and "capturing 2/6" in seen and "fast · 100 MB" in seen, seen
     assert re.fullmatch(r"fast · [\d.]+ it/s · 100 MB", seen[-1]), seen
     badge.click()
-    dialog.get_by_text("graph: 100 MB").wait_for()
+    dialog.get_by_text("memory: graphs 100 MB").wait_for()
     assert "Calls of the last sampling: 1 traced, 5 replayed" in dialog.inner_text()
     editor.page.keyboard.press("Escape")
     capturing.outputs(benchmark(width=64, height=64, steps=4))
@@ -105,7 +106,7 @@ def test_the_badge_shows_how_far_a_trace_is(editor: Editor) -> None:
     editor.load("sd15_txt2img")
     (number,) = editor.page.evaluate("() => app.graph.nodes.filter((node) => node.type === 'ApplyFastCompile').map((node) => node.id)")
     badge = editor.page.locator(BADGE)
-    event = {"node": str(number), "state": "tracing", "model": "SD15", "step": 1, "steps": 20, "graph_bytes": 0}
+    event = {"nodes": [str(number)], "state": "tracing", "model": "SD15", "step": 1, "steps": 20, "graph_bytes": 0}
     looks = "(badge) => { const style = getComputedStyle(badge); return [style.animationName, style.backgroundSize]; }"
     told = []
     for done in (0.0, 0.37):
@@ -121,7 +122,7 @@ def test_the_badge_without_a_gpu(browser: Any, bare: LiveServer) -> None:
     editor.load("sd15_txt2img")
     editor.page.evaluate("() => window.app.queuePrompt(0)")
     badge, dialog = editor.page.locator(BADGE), editor.page.locator(DETAILS)
-    badge.filter(has_text="fell back").wait_for(timeout=120_000)
+    badge.filter(has_text="fell back").wait_for()
     badge.click()
     text = dialog.locator("p").first.inner_text()
     assert "which isn't a CUDA device" in text and "nothing is faster without an NVIDIA GPU" in text, text
@@ -135,7 +136,7 @@ def test_the_badge_in_another_language(browser: Any, server: LiveServer, editor:
         try:
             other.load("sd15_txt2img")
             badge = other.page.locator(BADGE)
-            badge.filter(has_text=word).wait_for(timeout=10_000)
+            badge.filter(has_text=word).wait_for()
             badge.click()
             other.page.locator(DETAILS).get_by_role("button", name="关闭" if locale == "zh" else "Close").click()
         finally:
@@ -151,7 +152,8 @@ def test_an_example_opens(editor: Editor, name: str) -> None:
     kinds = editor.page.evaluate("() => app.graph.nodes.map((node) => [node.type, node.type in LiteGraph.registered_node_types])")
     workflow = json.loads((ROOT / "example_workflows" / f"{name}.json").read_text())
     assert sorted(kind for kind, _ in kinds) == sorted(node["type"] for node in workflow["nodes"]) and all(known for _, known in kinds), kinds
-    assert not _missing(editor.page), _missing(editor.page)
+    if name not in LARGE:  # whose models aren't here
+        assert not _missing(editor.page), _missing(editor.page)
     assert editor.page.locator(BADGE).count() == sum("FastCompile" in kind for kind, _ in kinds)
 
 
@@ -175,14 +177,14 @@ def test_a_saved_workflow_stays_as_it_was(editor: Editor) -> None:
     """The badge is no value of the node's, in the file or in the prompt."""
     editor.load("sd15_txt2img")
     node = "(found) => found.find((node) => node.type === 'ApplyFastCompile')"
-    assert editor.page.evaluate(f"() => ({node})(window.app.graph.serialize().nodes).widgets_values") == [True, True]
+    assert editor.page.evaluate(f"() => ({node})(window.app.graph.serialize().nodes).widgets_values") == [True, True, "exact"]
     inputs = editor.page.evaluate("async () => Object.values((await window.app.graphToPrompt()).output).map((each) => [each.class_type, each.inputs])")
     (ours,) = [values for kind, values in inputs if kind == "ApplyFastCompile"]
     assert set(ours) == {"model", "enabled", "cuda_graphs", "quality"}
 
 
 def test_every_node_has_one(editor: Editor) -> None:
-    """Each node of ours, and no other; there is room for it."""
+    """Each node of ours that has something to say, and no other; there is room for it."""
     found = editor.page.evaluate("""() => {
       const { LiteGraph, app } = window;
       app.graph.clear();
@@ -191,7 +193,7 @@ def test_every_node_has_one(editor: Editor) -> None:
         .filter((type) => /FastCompile|KSampler$|^VAEDecode$/.test(type))
         .map((type) => { const node = LiteGraph.createNode(type); app.graph.add(node); return [type, !!badge(node)]; });
     }""")
-    assert len(found) == 11 and all(has == ("FastCompile" in kind) for kind, has in found), found
+    assert len(found) == 11 and all(has == ("FastCompile" in kind and "Settings" not in kind) for kind, has in found), found
 
 
 def test_the_theme_and_vue_nodes(browser: Any, server: LiveServer, editor: Editor) -> None:

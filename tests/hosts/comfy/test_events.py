@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.choices import Choices
 from sfast_core.hosts.comfy import events
 from sfast_core.hosts.comfy.events import EAGER, FAST, FUSED, Status
+from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
 from tests.models import UNet
@@ -61,7 +61,7 @@ def test_a_sampling(graphs: DeviceGraphs) -> None:
     status, handle = Status("8", found.append), compiled()
     sampled(status, handle)
     assert states(found) == [("tracing", 1), ("capturing", 2), (FAST, None), (FAST, None)]
-    assert {(event["node"], event["model"], event["why"]) for event in found} == {("8", "UNet", None)}
+    assert {(event["nodes"][0], event["model"], event["why"]) for event in found} == {("8", "UNet", None)}
     assert found[0]["steps"] == 4 and found[0]["graph_bytes"] == 0 and found[-1]["graph_bytes"] == graphs.bytes > 0
     assert found[-1]["calls"] == {"traced": 1, "replayed": 3} and found[-1]["rate"] > 0 and "float32" in found[-1]["inputs"]
     assert handle.engine.reporter.observer is None
@@ -169,7 +169,7 @@ class Server:
 
 
 def test_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes to whoever queued the prompt; without a server, or where that fails, nothing happens."""
+    """It goes to all pages; without a server, or where that fails, nothing happens."""
     monkeypatch.delitem(sys.modules, "server", raising=False)
     events.send({"node": "8"})
     assert events.status_of_this_node() is None
@@ -177,7 +177,7 @@ def test_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=server))
     monkeypatch.setitem(sys.modules, "server", module)
     events.send({"node": "8"})
-    assert server.sent == [(events.EVENT, {"node": "8"}, "somebody")]
+    assert server.sent == [(events.EVENT, {"node": "8"})]
     module.PromptServer.instance = types.SimpleNamespace()
     events.send({"node": "8"})
 

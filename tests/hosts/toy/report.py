@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sfast_core.report import Report, versions
+from sfast_core.reporting.report import Report, versions
 
 from .install import STATES
 

@@ -9,7 +9,7 @@ import torch
 
 from sfast_core.config import CompileConfig
 from sfast_core.engine import Engine
-from sfast_core.hosts.shield import shielded
+from sfast_core.hosts.fallback import with_fallback
 
 from .application import Stopped
 from .obstacles import obstacle
@@ -32,4 +32,4 @@ class State:
                 return self.engine.run_eager(reason, eager)
             return self.engine.call(model, original, args, kwargs, eager)
 
-        return shielded(self.engine, attempt, lambda: original(*args, **kwargs))
+        return with_fallback(self.engine, attempt, lambda: original(*args, **kwargs))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sfast_core.hosts.webui.arguments import Arguments, given, parse
-from sfast_core.hosts.webui.status import status_line
-from sfast_core.report import ModuleReport, Report
+from sfast_core.hosts.webui.status import LastPicture, status_line
+from sfast_core.reporting.report import ModuleReport, Report
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,34 @@ def test_status_line() -> None:
     assert "Nothing" in status_line(Report([ModuleReport("UNet")], {}))
     module = ModuleReport("SDXL UNet", calls=Counter(replayed=18, traced=1, eager=2), reasons=Counter({"token merging is on": 2}))
     line = status_line(Report([ModuleReport("UNet"), module], {}))
-    assert line == "SDXL UNet: 18 replayed as a CUDA graph, 1 traced, 2 as before. Ran as before because token merging is on"
+    assert line == "So far: SDXL UNet: 18 replayed as a CUDA graph, 1 traced, 2 as before. Ran as before because token merging is on"
+
+
+def test_the_last_picture() -> None:
+    """Of one generation alone, in words, with the toggle off as well."""
+    module = ModuleReport("UNet", calls=Counter(eager=5), reasons=Counter({"an earlier one": 5}))
+    assert LastPicture(False, [module]).text([module]) == "Last picture: made as before, because Fast Compile is off."
+    picture = LastPicture(True, [module])
+    assert picture.text([module]) == "Last picture: no model has run through it."
+    module.calls.update(traced=1, replayed=19)
+    decoder = ModuleReport("VAE decoder", calls=Counter(eager=1), reasons=Counter({"it computes in float32": 1}))
+    text = picture.text([module, decoder])
+    assert text == (
+        "Last picture: mostly fast. Calls of its models: 19 replayed as a CUDA graph, 1 traced, 1 as before. As before because it computes in float32."
+    )
+
+
+def test_the_end_of_a_generation() -> None:
+    """The webui closes its object also where nothing else is called, after an exception: ours goes before."""
+    from contextlib import closing
+
+    from sfast_core.hosts.webui.endings import at_the_end
+
+    seen: list[str] = []
+    p = SimpleNamespace(close=lambda: seen.append("theirs"))
+    for _ in range(2):  # two scripts, two calls
+        at_the_end(p, lambda: seen.append("ours"))
+    with pytest.raises(ValueError), closing(p):
+        raise ValueError
+    assert seen == ["ours", "theirs"]
+    at_the_end(SimpleNamespace(), lambda: None)  # a webui whose object can't be closed

@@ -23,7 +23,7 @@ def page(webui: LiveWebui) -> Iterator[Any]:
     """The webui's page, in its dark theme."""
     with chromium() as browser:
         opened = browser.new_page(viewport={"width": 1400, "height": 1000})
-        opened.set_default_timeout(60_000)
+        opened.set_default_timeout(300_000)
         opened.goto(f"{webui.url}/?__theme=dark")
         opened.wait_for_selector("#txt2img_generate")
         opened.wait_for_function("() => executedOnLoaded")  # the webui's own scripts are there and have set the page up
@@ -46,26 +46,32 @@ def _open_tab(page: Any, name: str) -> None:
 
 
 def test_a_picture_with_the_accordion(webui: LiveWebui, page: Any) -> None:
-    """Opening it ticks it; generate: the status line says what became of the calls, and the tab's toggle is ticked too."""
+    """Opening it only opens it; tick it and generate: the status line says what became of the calls, and the tab's toggle is ticked too."""
     page.locator("#txt2img_prompt textarea").first.fill("a red fox")
     for name, value in (("width", "64"), ("height", "64"), ("steps", "3")):
         field = page.locator(f"#txt2img_{name} input[type=number]").first
         field.fill(value)
         field.press("Tab")
-    accordion = page.locator("#script_txt2img_fast_compile_enabled")
+    accordion = page.locator("#script_txt2img_fast_compile_accordion")
     accordion.locator(".label-wrap").first.click()
-    page.wait_for_function("() => document.querySelector('#script_txt2img_fast_compile_enabled-visible-checkbox').checked")
+    toggle = accordion.locator("#script_txt2img_fast_compile_enabled input")
+    toggle.wait_for()
+    assert not toggle.is_checked()
+    toggle.check()
     status = page.locator("#script_txt2img_fast_compile_status").last  # gradio 3 gives its block the same id
     status.wait_for()
     page.locator("#txt2img_generate").click()
     page.wait_for_function(
-        "() => /UNet[^·]*fused/.test(document.querySelector('#script_txt2img_fast_compile_status')?.textContent ?? '')", timeout=120_000
+        "() => /UNet[^·]*fused/.test(document.querySelector('#script_txt2img_fast_compile_status')?.textContent ?? '')", timeout=300_000
     )
-    assert "VAE decoder" in status.inner_text() and "Text encoder" in status.inner_text()
+    assert "Last picture: fast." in status.inner_text() and "VAE decoder" in status.inner_text() and "Text encoder" in status.inner_text()
     _screenshot(page, webui, accordion, "accordion")
     _open_tab(page, "Fast Compile")
     page.locator("#fast_compile_tab_report textarea").wait_for()
     assert page.locator("#fast_compile_tab_enabled input").is_checked()
+    page.reload()
+    page.wait_for_function("() => executedOnLoaded")
+    page.wait_for_function("() => document.querySelector('#script_txt2img_fast_compile_enabled input')?.checked", timeout=30_000)
 
 
 def test_the_tab_warms_up(webui: LiveWebui, page: Any) -> None:
@@ -79,7 +85,7 @@ def test_the_tab_warms_up(webui: LiveWebui, page: Any) -> None:
         }).observe(document.body, { childList: true, subtree: true, characterData: true }); }"""
     )
     page.locator("#fast_compile_tab_warm").click()
-    page.wait_for_function("() => /64x96 x2: .*\\n96x64: /.test(document.querySelector('#fast_compile_tab_warmed textarea').value)", timeout=180_000)
+    page.wait_for_function("() => /64x96 x2: .*\\n96x64: /.test(document.querySelector('#fast_compile_tab_warmed textarea').value)")
     assert any("Warming up" in text or "sizes" in text for text in page.evaluate("window.bars")), page.evaluate("window.bars")
     page.wait_for_function("() => document.querySelector('#fast_compile_tab_report textarea').value.includes('[4, 4, 12, 8]')")
     _screenshot(page, webui, page.locator("#tab_fast_compile"), "tab")

@@ -22,3 +22,12 @@ def test_a_quality_below_exact(webui: LiveWebui) -> None:
     again = webui.generate("txt2img", {}, [{"enabled": True}])
     assert_same(again, exact, 0)
     assert "quality" not in json.loads(again["info"])["infotexts"][0]
+
+
+def test_steps_that_use_what_others_computed(webui: LiveWebui) -> None:
+    """A setting, for quality "fast"; the infotext says it. In samplings that are too short nothing is used again, and that is said."""
+    setting = {"override_settings": {"fast_compile_quality_reuse": True}, "override_settings_restore_afterwards": True}
+    for steps, words in ((12, "may be used again by later steps"), (3, "a sampling of 3 steps is too short")):
+        done = webui.generate("txt2img", {"steps": steps, **setting}, [{"enabled": True, "quality": "fast"}])
+        text = json.loads(done["info"])["infotexts"][0]
+        assert words in text and "nobody says" not in text, text

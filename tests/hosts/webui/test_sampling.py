@@ -10,7 +10,7 @@ import torch
 
 from sfast_core import CompileConfig
 from sfast_core.hosts.webui.accelerator import Accelerator
-from tests.hosts.webui.fakes import Net, Webui, a1111_model, forge_model, webui
+from tests.hosts.webui.fakes import Net, Network, Webui, a1111_model, forge_model, webui
 
 __all__ = ["webui"]
 CONFIG = CompileConfig(allow_cpu=True)
@@ -73,6 +73,45 @@ def test_what_comes_over_ours_in_a_sampling(webui: Webui, kind: Any, over: Any) 
     assert calls["eager"] == 1 and calls["traced"] == 1 and calls["fused"] == 2
     (reason,) = reasons
     assert reason.startswith("a sampling went past it: another extension has put a ") and "(tests)" in reason
+
+
+@pytest.mark.parametrize("kind", [a1111_model, forge_model], ids=["a1111", "forge"])
+def test_nobody_writes_to_weights_within_a_sampling(webui: Webui, kind: Any) -> None:
+    """But the Lora extension: what is made of weights holds from the first step to the last, and not beyond."""
+    model, accelerator = kind(Net().eval()), Accelerator()
+    periods = []
+
+    def step(steps: int = 4) -> None:
+        accelerator.before_step(steps)
+        _step(model)
+        store = accelerator.states()[0].engine.store
+        periods.append((store.period(), store.steps))
+
+    accelerator.begin(True)
+    accelerator.attach(model, CONFIG)
+    step(), step()
+    if kind is a1111_model:  # another strength at each step, as some extensions have it
+        webui.networks.loaded_networks[:] = [Network("a")]
+    step(), step()
+    accelerator.attach(model, CONFIG)  # the second pass of hires. fix
+    step(2)
+    (first, steps), second, third, fourth, (fifth, fewer) = periods
+    assert first is not None and second == (first, steps) and third == fourth and (steps, third[1], fewer) == (4, 4, 2)
+    assert (third[0] == first) == (kind is forge_model) and fifth not in (None, first, third[0])
+    store = accelerator.states()[0].engine.store
+    accelerator.end()
+    assert store.period() is None and store.steps is None
+
+
+def test_an_exception_ends_the_sampling(webui: Webui) -> None:
+    """The webui then calls nothing; the next generation does, also one that isn't accelerated."""
+    model, accelerator = a1111_model(Net().eval()), Accelerator()
+    accelerator.attach(model, CONFIG)
+    accelerator.before_step(4)
+    store = accelerator.states()[0].engine.store
+    assert store.period() is not None
+    accelerator.begin(False)
+    assert store.period() is None
 
 
 def test_one_step_alone(webui: Webui) -> None:

@@ -390,6 +390,6 @@ def test_reload_ui(webui: LiveWebui) -> None:
     webui.wait(starts=2)
     assert webui.post("/probe/look") == before and webui.get("/fast_compile/report")["modules"] == []
     shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
-    assert shown["fast_compile_tab_enabled"]["value"] is True and shown["script_txt2img_fast_compile_enabled-checkbox"]["value"] is True
+    assert shown["fast_compile_tab_enabled"]["value"] is True and shown["script_txt2img_fast_compile_enabled"]["value"] is True
     assert_same(webui.generate("txt2img", {}), off)
     assert fused(calls_of(webui)[0]) == 3

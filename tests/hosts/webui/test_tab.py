@@ -13,14 +13,15 @@ from tests.hosts.webui.pictures import OFF, ON, assert_same, calls_of, fused, of
 pytestmark = pytest.mark.host
 
 
-def _events(webui: LiveWebui, elem_id: str, kind: str) -> list[tuple[int, set[str | None]]]:
+def _events(webui: LiveWebui, elem_id: str | None, kind: str) -> list[tuple[int, set[str | None]]]:
     """The events of a component: the number to call each by, and the ids of what it changes."""
     config = webui.get("/config")
     names = {component["id"]: component["props"].get("elem_id") for component in config["components"]}
     found = []
     for index, dependency in enumerate(config["dependencies"]):
         triggers = [target if isinstance(target, list) else (target, dependency.get("trigger")) for target in dependency["targets"]]
-        if any(names.get(identity) == elem_id and name == kind for identity, name in triggers):
+        of_the_page = elem_id is None and dependency.get("trigger", kind) == kind and not [name for _, name in triggers if name != kind]
+        if of_the_page or any(names.get(identity) == elem_id and name == kind for identity, name in triggers):
             outputs = {names.get(output) for output in dependency["outputs"]}
             found.append((dependency.get("id", index), outputs))
     return found
@@ -31,16 +32,19 @@ def _press(webui: LiveWebui, index: int, *data: Any) -> list[Any]:
     return answer["data"]
 
 
-@pytest.mark.parametrize(("name", "in_accordion"), [("enabled", "enabled-checkbox"), ("vae", "vae"), ("text_encoder", "text_encoder")])
-def test_the_toggles_are_in_step(webui: LiveWebui, name: str, in_accordion: str) -> None:
-    """A change in one place reaches the two others and the settings file; a picture that is done renews the status line."""
-    places = {f"fast_compile_tab_{name}"} | {f"script_{tab}_fast_compile_{in_accordion}" for tab in ("txt2img", "img2img")}
+@pytest.mark.parametrize("name", ["enabled", "vae", "text_encoder"])
+def test_the_toggles_are_in_step(webui: LiveWebui, name: str) -> None:
+    """What a person changes in one place reaches the two others and the settings file; a page that is loaded asks for it; a picture that is done
+    renews the status line. What is pasted from infotext reaches nothing else."""
+    places = {f"fast_compile_tab_{name}"} | {f"script_{tab}_fast_compile_{name}" for tab in ("txt2img", "img2img")}
     for place in places:
-        ((index, outputs),) = (event for event in _events(webui, place, "change") if event[1] & places)
+        ((index, outputs),) = (event for event in _events(webui, place, "input") if event[1] & places)
+        assert not any(outputs & places for _, outputs in _events(webui, place, "change"))
         assert outputs == places - {place}
         for value in (True, False) if name == "enabled" else (False, True):
             assert _press(webui, index, value) == [value, value]
             assert json.loads(webui.settings.read_text())[f"fast_compile_{name}"] is value
+    assert places <= {name for _, outputs in _events(webui, None, "load") for name in outputs}
     for tab in ("txt2img", "img2img"):
         assert any(f"script_{tab}_fast_compile_status" in outputs for _, outputs in _events(webui, f"generation_info_{tab}", "change"))
 
@@ -75,5 +79,5 @@ def test_warming_up(webui: LiveWebui) -> None:
     assert_same(webui.generate("txt2img", {"width": 128, "batch_size": 2}, ON), off)
     assert calls_of(webui)[0] - calls == {"fused": 3}, "traced a second time"
     assert webui.post("/probe/look")["own_forward"] is look["own_forward"]
-    (text,) = _press(webui, index, "128", False, True, True, True)
-    assert "line 1" in text and "WIDTHxHEIGHT" in text
+    (text,) = _press(webui, index, "128\n64x64", False, True, True, True)
+    assert "line 1" in text and "WIDTHxHEIGHT" in text and text.startswith("64x64: "), "the good one is captured all the same"

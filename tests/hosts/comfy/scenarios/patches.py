@@ -286,7 +286,7 @@ def scenario_a_replaced_method() -> None:
 
 
 def scenario_a_method_replaced_for_one_call() -> None:
-    """As caching nodes do, by a function wrapper: not through the patcher."""
+    """As caching nodes do, by a function wrapper: not through the patcher. What it calls of the model is fused block by block."""
     from unittest.mock import patch as mocked
 
     def patch(model: Any) -> Any:
@@ -305,7 +305,7 @@ def scenario_a_method_replaced_for_one_call() -> None:
         model.set_model_unet_function_wrapper(wrapper)
         return model
 
-    _patched_alike(patch, "_forward")
+    _patched_alike(patch, "", fused=True, steps=3)
 
 
 def scenario_weights_that_are_computed_at_each_call() -> None:

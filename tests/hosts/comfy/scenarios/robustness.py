@@ -234,7 +234,7 @@ def scenario_autocast() -> None:
 
 
 def scenario_options_that_change_at_every_step() -> None:
-    """A model that reads what only travels along runs eager, with the reason; its trace would be wrong at the next step."""
+    """A model that reads what only travels along: a number is compared at each call, a tensor goes into the program at each step as it is."""
     model = load("sd3")
     inner = type(model.model.diffusion_model)
     original = inner.forward
@@ -245,14 +245,16 @@ def scenario_options_that_change_at_every_step() -> None:
     def by_sigma(self: Any, *args: Any, **kwargs: Any) -> Any:
         return original(self, *args, **kwargs) * kwargs["transformer_options"]["sigmas"].float().mean()
 
-    for changed, word in ((forward, "cond_or_uncond"), (by_sigma, "no input")):
+    for changed in (forward, by_sigma):
         with patch.object(inner, "forward", changed):
             model = load("sd3")
-            expected, fast = sample(model), fast_compile.apply(model)
-            assert_close(sample(fast), expected)
-            before = calls(model)
-            assert_close(sample(fast), expected)
-            assert_eager(model, word, before)
+            fast = fast_compile.apply(model)
+            for options in ({}, {"cfg": 1.0}, {}):
+                expected = sample(model, steps=3, **options)
+                assert_close(sample(fast, steps=3, **options), expected)
+                before = calls(model)
+                assert_close(sample(fast, steps=3, **options), expected)
+                assert_fused(model, before)
 
 
 def scenario_a_model_that_is_none_of_ours() -> None:

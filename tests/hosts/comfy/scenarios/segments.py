@@ -285,7 +285,7 @@ def scenario_segments_that_are_captured() -> None:
     (state,) = [state for state in fast_compile.states() if state.base_model() is model.model]
     (on,) = state.engine.devices
     on.graphs = graphs
-    for graphed in on.variants.programs():
+    for graphed in on.entries.programs():
         graphed.graphs = graphs
         object.__setattr__(graphed.program, "capturable", None)
     before = calls(model)

@@ -116,3 +116,50 @@ def scenario_an_image_prompt() -> None:
 def scenario_an_image_prompt_within_a_range_of_steps() -> None:
     model = _recorded_in(lambda model, index: _image_prompt(model, index, 5.0, 1.0), steps=6)
     assert calls(model)["traced"] <= 25, calls(model)
+
+
+def scenario_a_library_s_attention() -> None:
+    """SageAttention, in the place of attention by a node's override and by the host's own switch: one call of the graph, whose kernels nobody sees."""
+    import sys
+    from types import ModuleType
+
+    import comfy.ldm.modules.attention as attention
+
+    def sageattn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensor_layout: str = "HND", **more: Any) -> torch.Tensor:
+        out = torch.empty(q.size(), dtype=q.dtype, device=q.device)
+        with torch._C.DisableTorchFunction():  # as an extension's kernel
+            turned = [each.transpose(1, 2) if tensor_layout == "NHD" else each for each in (q * 0.9, k, v)]
+            found = torch.nn.functional.scaled_dot_product_attention(*turned)
+            out.copy_(found.transpose(1, 2) if tensor_layout == "NHD" else found)
+        return out
+
+    def in_its_place(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, *args: Any, skip_reshape: bool = False, **kwargs: Any) -> torch.Tensor:
+        if not skip_reshape:
+            q, k, v = (each.view(each.shape[0], -1, heads, each.shape[-1] // heads) for each in (q, k, v))
+        out = sageattn(q, k, v, tensor_layout="HND" if skip_reshape else "NHD", attn_mask=None)
+        return (out.transpose(1, 2) if skip_reshape else out).reshape(out.shape[0], -1, heads * out.shape[-1])
+
+    def overridden(model: Any, index: int) -> Any:
+        model = model.clone()
+        model.model_options["transformer_options"]["optimized_attention_override"] = lambda func, *args, **kwargs: in_its_place(*args, **kwargs)
+        return model
+
+    library = ModuleType("sageattention")
+    library.sageattn = sageattn  # type: ignore[attr-defined]
+    sys.modules["sageattention"] = library
+    own = attention.optimized_attention
+    try:
+        _recorded_in(overridden, changes=False)
+        model, twin = load("sd15"), load("sd15")
+        fast, plain = fast_compile.apply(model), sample(twin)
+        attention.sageattn, attention.optimized_attention = sageattn, attention.attention_sage
+        expected = sample(twin)
+        assert_differs(expected, plain)
+        for _ in range(3):
+            assert_close(sample(fast), expected)
+        assert calls(model)["fused"] and not calls(model)["eager"], calls(model)
+        assert not any(signature.live for signature in report_of(model).signatures)
+    finally:
+        attention.optimized_attention = own
+        vars(attention).pop("sageattn", None)
+        del sys.modules["sageattention"]

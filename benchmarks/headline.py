@@ -1,0 +1,48 @@
+"""``python -m benchmarks.headline``: README's short table, from what was measured (docs/measured), so that no figure is written by hand."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from .publish import ROOT, fill
+
+PAGE = ROOT / "README.md"
+FORMATS = {"bf16": "16 bits", "int8": "int8", "fp8": "float8", "q4_k": "GGUF Q4_K"}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (ROOT / "docs" / "measured" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _cell(before: str, after: str) -> str:
+    return f"{float(before):.1f} → {float(after):.1f}, {float(before) / float(after):.1f} x"
+
+
+def table() -> str:
+    """A row a model: milliseconds of a step before and after, by the checkpoint's format."""
+    unets, quantised = _rows("unet"), _rows("quantised")
+    lines = [f"| milliseconds a step | {' | '.join(FORMATS.values())} |", "|---|" + "---|" * len(FORMATS)]
+    for model in dict.fromkeys(row["model"] for row in unets):
+        ms = {row["provider"]: row["ms"] for row in unets if row["model"] == model}
+        lines.append(f"| {model}, two prompts | {_cell(ms['eager'], ms['ours'])} |" + " |" * (len(FORMATS) - 1))
+    for model in dict.fromkeys(row["model"] for row in quantised):
+        by_format = {(row["format"], row["variant"]): row["step_ms"] for row in quantised if row["model"] == model and row["loras"] == "0"}
+        lines.append(f"| {model} | {' | '.join(_cell(by_format[name, 'comfyui'], by_format[name, 'ours']) for name in FORMATS)} |")
+    about = quantised[0]
+    return "\n".join([*lines, "", f"Measured on one {about['gpu']}, PyTorch {about['torch']}, {unets[0]['date']} and {about['date']}."])
+
+
+def page(text: str) -> str:
+    """The page with the table as it is now."""
+    return fill(text, "headline", table())
+
+
+def main(path: Path = PAGE) -> None:
+    """Write it."""
+    path.write_text(page(path.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

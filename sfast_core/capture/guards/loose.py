@@ -1,0 +1,146 @@
+"""What is read of values that aren't known: when the call is over, of whatever it came across."""
+
+from __future__ import annotations
+
+import abc
+import decimal
+import sys
+import typing
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .all_names import names_of, own_of
+from .asking import arrays, autocast, decimals, names_of_all, registered, subclasses_of_all
+from .chains import USED
+from .given import is_given
+from .kinds import Kind
+from .notes import Seen
+from .of_c import member_of
+from .origin import Origin
+from .seen_values import OF_THREADS, SeenValues
+
+_OF_CONTAINERS = ("__getitem__", "__iter__", "__len__")
+_HINTS = frozenset({"get_type_hints", "get_annotations", "signature"})  #: functions that ask for annotations
+
+
+class LooseReads(SeenValues):
+    """What a call read by names of attributes alone, or by names that it computed.
+
+    Attributes:
+        told: names of what functions and classes tell of themselves, read of whatever.
+        names: in all code that ran.
+        imports: files that were asked for by a name that only running the code tells.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._told: set[str] = set()
+        self._names: set[str] = set()
+        self._imports: set[str] = set()
+        self._loose_names: dict[type, list[str]] = {}
+
+    def _ask_for_the_rest(self) -> None:
+        """What is asked for by code without a name: by operators of numbers, by ``isinstance``, of values that aren't known."""
+        for question in (asked.of[0] for asked in list(self.asked.values()) if asked.of[0] is autocast):
+            self.asked[id(question), ""].then = autocast()  # it may be another in a part of the call
+        classes = self._classes_seen | {seen.cls for seen in self.seen.values()}
+        if decimal.Decimal in self._kinds or decimal.Decimal in classes:
+            self._ask(decimals, Origin(None, "decimal's context"))
+        if self.arrays:
+            self._ask(arrays, Origin(None, "numpy's settings"))
+        if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:
+            self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
+            self.loose.update(*map(_attributes_of_protocol, abstract))
+        own = [cls for cls in classes if not is_given(cls.__module__)]
+        if not _HINTS.isdisjoint(self._names):
+            self._told.add("__annotations__")
+        if names := self._told - {"__subclasses__"}:
+            functions = [seen.function for seen in self.functions.values() if not is_given(seen.function.__module__)]
+            self._ask(names_of_all([*own, *functions], names), Origin(None, "what a function or a class is called"))
+        self._ask_by_method()
+        if "__subclasses__" in self._told:
+            self._ask(subclasses_of_all(own), Origin(None, "which subclasses there are"))
+            for cls in own:
+                self._classes_seen.update(self._below_class(cls))
+
+    def _ask_by_method(self) -> None:
+        """Of what is in a container, say, and whose methods are called there: which, their names tell."""
+        for value, origin in self._by_method:
+            cls = type(value)
+            if self._kind(value) is Kind.SAME:
+                for name, asks in OF_THREADS.items():
+                    if name in self.loose and hasattr(cls, asks):
+                        self._ask_it(getattr(value, asks), (id(value), asks), origin)
+            elif any(hasattr(cls, name) for name in _OF_CONTAINERS) or not self.loose.isdisjoint(dir(cls)):
+                self._not_compared(value, origin)
+
+    def _follow_what_is_loose(self) -> None:
+        done: set[int] = set()
+        anything = self.anything
+        while self.refused is None:
+            new = [seen for key, seen in self.seen.items() if key not in done]
+            done.update(self.seen)
+            for cls in self._classes_seen | {seen.cls for seen in new}:
+                for owner in (cls, type(cls)):
+                    for name in (*self._loose_of(owner), *(own_of(owner) if anything else ())):
+                        self._class_attribute(owner, name, Origin(None, owner.__qualname__))
+            if self._any_file or self._imports:
+                self._read_files()
+            if anything:
+                self._read_anything(new)
+            if self.anything and not anything:
+                anything = True
+                done.clear()
+            elif not new:
+                return
+            for seen in new:
+                for table in (seen.before, *(before for _, before in seen.parts)):
+                    if not self.loose.isdisjoint(table):
+                        for name in table.keys() & self.loose:
+                            self._below(self._attribute(seen, name), USED, seen.origin, name)
+                for name in self.loose if issubclass(seen.cls, torch.jit.ScriptModule) else self._loose_of(seen.cls):
+                    self._attribute(seen, name)
+
+    def _read_anything(self, objects: list[Seen]) -> None:
+        """By computed names attributes were read of values that aren't known: these may be any of those."""
+        self._lenient = True
+        for seen in objects:
+            seen.computed = seen.every = True
+            for name in names_of(seen):
+                self._below(self._attribute(seen, name), USED, seen.origin, name)
+        self._lenient = False
+
+    def _read_files(self) -> None:
+        """Files were asked for by names that aren't in the code: any attribute that is read of whatever may be theirs."""
+        asked = list(sys.modules) if self._any_file else list(self._imports)
+        whole = self.anything and not self._any_file
+        self._any_file, self._lenient = False, True
+        self._imports.clear()
+        for name in asked:
+            module = sys.modules.get(name)
+            if isinstance(module, ModuleType) and not is_given(name):
+                origin, names = Origin(None, name), vars(module)
+                for attribute in list(names) if whole else names.keys() & self.loose:
+                    self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
+        self._lenient = False
+
+    def _loose_of(self, cls: type) -> list[str]:
+        """The names that are read of whatever which a class of a user's has."""
+        if cls not in self._loose_names:
+            owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
+            names = {name for owner in owners for name in vars(owner).keys() & self.loose}
+            if issubclass(cls, BaseException):
+                names |= {name for name in self.loose if member_of(cls, name) is not None}
+            self._loose_names[cls] = list(names)
+        return self._loose_names[cls]
+
+
+def _attributes_of_protocol(cls: type) -> Iterable[str]:
+    """By which it is told whether something is of this class, where it is one of ``typing.Protocol``."""
+    if not getattr(cls, "_is_protocol", False):
+        return ()
+    found: Iterable[str] | None = getattr(cls, "__protocol_attrs__", None)  # since Python 3.12
+    return typing._get_protocol_attrs(cls) if found is None else found  # type: ignore[attr-defined]

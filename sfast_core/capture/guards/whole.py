@@ -1,0 +1,54 @@
+"""Functions of Python's own that read all of what they are given, and those that tell whether it is still there; whether code calls one by whatever name."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import pickle
+import pprint
+import sys
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from .chains import ATTRIBUTE, CodeReads
+from .notes import Table
+
+
+def reads_all(reads: CodeReads, names: Table) -> bool:
+    """Whether code that reads this, of a file with these names, may call a function that reads all of what it is given."""
+    return not _functions().isdisjoint(map(id, _named(reads, names)))
+
+
+def makes_weak(reads: CodeReads, names: Table) -> bool:
+    """Likewise one that makes a weak reference: to something that is gone within the call, perhaps, and is to be gone then."""
+    return not _of_weak().isdisjoint(map(id, _named(reads, names)))
+
+
+def _named(reads: CodeReads, names: Table) -> Iterator[Any]:
+    for name, chain in reads.globals.items():
+        value = names.get(name)
+        if isinstance(value, ModuleType):
+            yield from (vars(value).get(key) for what, key in chain.below if what == ATTRIBUTE)
+        else:
+            yield value
+    for (name, level, _), chain in reads.imports.items():
+        file = None if level else sys.modules.get(name)
+        yield from (vars(file).get(key) for what, key in chain.below if what == ATTRIBUTE) if file is not None else ()
+
+
+@functools.cache
+def _functions() -> frozenset[int]:
+    functions: tuple[Any, ...] = (
+        *(dataclasses.fields, dataclasses.asdict, dataclasses.astuple, dataclasses.replace),
+        *(copy.copy, copy.deepcopy, pickle.dump, pickle.dumps, pprint.pformat, pprint.pp, pprint.pprint, inspect.getmembers),
+    )
+    return frozenset(map(id, functions))
+
+
+@functools.cache
+def _of_weak() -> frozenset[int]:
+    return frozenset(map(id, (weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod)))

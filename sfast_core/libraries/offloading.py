@@ -1,0 +1,52 @@
+"""Layers whose weights something of diffusers' brings to the device in front of each call of them, and takes away again: its group offloading.
+
+A parameter stays the object that it is: it gets other memory. So while a call is recorded that is the library's own affair, as a host's casts are.
+Behind it the weights are where they are kept, from where programs bring them; none of these hooks runs then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..capture import Recorder, in_place_of
+
+_FILE, _GROUP = "diffusers.hooks.group_offloading", "ModuleGroup"
+_MOVES = ("onload_", "offload_")
+
+
+def offloads(root: torch.nn.Module | None = None) -> bool:
+    """Whether such a group has been made in this process; below ``root``, where that is given."""
+    if getattr(sys.modules.get(_FILE), _GROUP, None) is None:
+        return False
+    return root is None or any(_has_group(module) for module in root.modules())
+
+
+def _has_group(module: torch.nn.Module) -> bool:
+    hooks = getattr(module.__dict__.get("_diffusers_hook"), "hooks", None)
+    return isinstance(hooks, dict) and any(type(getattr(hook, "group", None)).__name__ == _GROUP for hook in hooks.values())
+
+
+@contextmanager
+def moves_recorded(recorder: Recorder) -> Iterator[None]:
+    """Such moves, while a call is recorded."""
+    with ExitStack() as replaced:
+        group = getattr(sys.modules.get(_FILE), _GROUP)
+        for name in _MOVES:
+            if hasattr(group, name):
+                replaced.enter_context(in_place_of(group, name, partial(_move, recorder)))
+        yield
+
+
+def _move(recorder: Recorder, move: Any, group: Any) -> Any:
+    if recorder.in_leaf:
+        return move(group)
+    with recorder.paused():
+        modules, parameters, buffers = (getattr(group, name, None) or () for name in ("modules", "parameters", "buffers"))
+        recorder.let_go([*parameters, *buffers, *(tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))])
+        return move(group)

@@ -1,0 +1,162 @@
+"""Which impl was fastest for which shape, kept on disk.
+
+One JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the source of our kernels. What is
+damaged or foreign, a file or an entry, counts as not there. Writing merges with what another process wrote meanwhile, which a lock keeps
+from doing the same at the same time, and replaces the file atomically.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..native.build import source_hash
+from ..target import Target
+from .file_lock import locked
+
+_FORMAT = 3
+_LOCK = "choices.lock"  #: one for all files of a folder; it stays there, empty
+_LOCK_S = 5.0  #: writing takes milliseconds: who has the lock for longer is not writing
+_LARGEST = 64 * 2**20  #: bytes of a file; a thousand choices have 200 thousand
+_BUSY_TRIES = 20  #: Windows replaces no file that another process has open to read it
+
+
+def cache_folder() -> Path | None:
+    """The user's cache folder for this pack; None where ``platformdirs`` is missing."""
+    try:
+        import platformdirs
+    except ImportError:
+        return None
+    return Path(platformdirs.user_cache_dir("fast_compile", appauthor=False))
+
+
+def machine_key(target: Target) -> str:
+    """A hash of the GPU, the driver, the libraries and the source of the ops and of the CUDA extension."""
+    facts: list[Any] = [_FORMAT, target.key(), torch.__version__, torch.version.cuda, torch.backends.cudnn.version(), source_hash()]
+    if target.is_cuda:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            facts.append(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
+    if target.triton:
+        import triton
+
+        facts.append(triton.__version__)
+    digest = hashlib.sha256(repr(facts).encode())
+    for path in sorted((Path(__file__).parent.parent / "ops").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+class Choice(NamedTuple):
+    """The impl taken for one call, which calls are like it (those of its family, the nearer in size the more), and the seconds that it takes."""
+
+    key: str
+    family: str
+    size: int
+    impl: str
+    seconds: float
+
+
+def times_apart(one: int, other: int) -> float:
+    """How many times as large the larger of two sizes is."""
+    return max(one, other) / min(one, other)
+
+
+class Choices:
+    """Choices by key, in memory and in ``path`` (None: in memory only)."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._choices: dict[str, Choice] = self._read()
+
+    @classmethod
+    def of(cls, target: Target, folder: Path | None = None) -> Choices:
+        """The choices of this machine."""
+        folder = folder or cache_folder()
+        return cls(folder / f"choices-{machine_key(target)}.json" if folder else None)
+
+    def get(self, key: str) -> Choice | None:
+        """What was chosen for ``key``."""
+        return self._choices.get(key)
+
+    def nearest(self, family: str, size: int) -> Choice | None:
+        """What was chosen for the call of ``family`` that is nearest in size."""
+        alike = (choice for choice in self._choices.values() if choice.family == family)
+        return min(alike, key=lambda choice: (times_apart(choice.size, size), choice.key), default=None)
+
+    def add(self, choices: Iterable[Choice]) -> None:
+        """Keep ``choices``; a folder that can't be written to is no error, they then last as long as the process."""
+        new = {choice.key: choice for choice in choices if self._choices.get(choice.key) != choice}
+        if not new:
+            return
+        with self._lock:
+            self._choices.update(new)
+            if self._path is not None:
+                with contextlib.suppress(OSError):
+                    self._write(self._path)
+
+    def _read(self) -> dict[str, Choice]:
+        if self._path is None:
+            return {}
+        try:
+            what = self._path.stat()
+            if not stat.S_ISREG(what.st_mode) or what.st_size > _LARGEST:  # from a pipe or a device one would read for ever
+                return {}
+            content = json.loads(self._path.read_text("utf-8"))
+            if content["format"] != _FORMAT:
+                return {}
+            read = (_choice(key, value) for key, value in content["choices"].items())
+            return {choice.key: choice for choice in read if choice is not None}
+        except Exception:  # whatever lies there: a file of others may fail in any way, and its choices can be measured again
+            return {}
+
+    def _write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent / _LOCK, _LOCK_S):
+            merged = {**self._read(), **self._choices}
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    choices = {key: choice[1:] for key, choice in merged.items()}
+                    json.dump({"format": _FORMAT, "choices": choices}, file, indent=0, sort_keys=True)
+                _replace(name, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+                raise
+
+
+def _choice(key: str, value: Any) -> Choice | None:
+    """A kept choice, or None where it is none."""
+    try:
+        family, size, impl, seconds = value
+        if isinstance(family, str) and isinstance(impl, str) and type(size) is int and type(seconds) in (int, float):
+            seconds = float(seconds)
+            return Choice(key, family, max(1, size), impl, seconds) if math.isfinite(seconds) and 0 <= seconds and size < 2**63 else None
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return None
+
+
+def _replace(name: str, path: Path) -> None:
+    """Put the file ``name`` in the place of ``path``."""
+    for _ in range(_BUSY_TRIES - 1):
+        try:
+            return os.replace(name, path)
+        except PermissionError:
+            if os.name != "nt":
+                raise
+            time.sleep(0.01)
+    os.replace(name, path)

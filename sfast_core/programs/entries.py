@@ -1,0 +1,176 @@
+"""The signatures of one module on one device: what each became, and which of them are kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..capture import Guard
+from ..graphed import GraphedProgram
+from ..reporting.report import ModuleReport, SignatureReport
+from ..runtime.recompile_limit import Tally
+
+_WAYS = 3  # by the step, say: before, within and behind a range of them
+_OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another each time leaves no more than these
+
+
+@dataclass(eq=False)
+class CacheEntry:
+    """One signature: its program, or without one the ``reason`` why it runs eager. Either holds while the ``guard`` finds no change."""
+
+    report: SignatureReport
+    layout: Hashable
+    graphed: GraphedProgram | None = None
+    reason: str = ""
+    guard: Guard | None = None
+    sampling: int = 0  # the last one in which it was used, where the host counts them
+    others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
+    tally: Tally = field(default_factory=Tally)
+    put_off: bool = False  # code of others went another way in it; not to be tried again before a call of its signature is served
+
+    def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether a call with these tensors decides by their values as the recorded one did."""
+        return self.guard is None or self.guard.decided(inputs)
+
+    def fits(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> bool:
+        """Likewise, and what was read is now as it was."""
+        return self.guard is None or (self.guard.changed(module) is None and self.guard.decided(inputs))
+
+    def release(self) -> None:
+        """Release the graph, if there is one."""
+        if self.graphed is not None:
+            self.graphed.release()
+
+
+class CacheEntries:
+    """Those used last, by key, with their lines in the module's report. Not thread-safe: its caller holds the device's lock.
+
+    A signature may have several, of which one at most fits what the module reads now: who switches something and switches it back finds the
+    first one again. So does code of others that goes one of several ways (Kohya's Deep Shrink in its first steps and in the others). In all there are as many as the settings allow signatures, and so is what they hold.
+
+    Whatever interrupts a change of it leaves it whole: a line too many goes with the next change.
+    """
+
+    def __init__(self, report: ModuleReport) -> None:
+        self._report = report
+        self._entries: OrderedDict[Hashable, list[CacheEntry]] = OrderedDict()  # a signature's last used one in front
+        self._lines: list[SignatureReport] = []  # those that were put into the report
+
+    def take(self, key: Hashable, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
+        """The entry of this signature that was used last of those that serve these tensors, which by that is the last one of all, or None.
+
+        It may not fit any more.
+        """
+        if key not in self._entries:
+            return None
+        self._entries.move_to_end(key)
+        return self._used(key, next((entry for entry in self._entries[key] if not entry.put_off and entry.serves(inputs)), None))
+
+    def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
+        """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used last, or None."""
+        return self._used(key, next((each for each in self._entries[key][1:] if not each.put_off and each.fits(module, inputs)), None))
+
+    def _used(self, key: Hashable, found: CacheEntry | None) -> CacheEntry | None:
+        if found is not None and found is not self._entries[key][0]:
+            self._entries[key].sort(key=lambda entry: entry is not found)
+        return found
+
+    def ways(self, key: Hashable, module: torch.nn.Module) -> tuple[Any, ...]:
+        """The kinds of functions of others in this signature's programs, where there are several that differ by values alone; else none."""
+        found = [entry for entry in self._entries.get(key, ()) if entry.others and entry.guard is not None and entry.guard.changed(module) is None]
+        return found[0].others if len(found) >= _WAYS else ()
+
+    def served(self, key: Hashable, entry: CacheEntry) -> None:
+        """A call has its result from this entry."""
+        entry.tally.served += 1
+        self._take_up(key)
+
+    def put_off(self, entry: CacheEntry) -> None:
+        """Code of others went another way in a call than in this entry's program: the next calls try this signature's others, or are traced."""
+        entry.put_off = True
+
+    def _take_up(self, key: Hashable) -> None:
+        for entry in self._entries.get(key, ()):
+            entry.put_off = False
+
+    def last(self, layout: Hashable) -> Hashable | None:
+        """The key of the one with this layout that was used last, or None."""
+        return next((key for key, (entry, *_) in reversed(self._entries.items()) if entry.layout == layout), None)
+
+    def full(self, at_most: int) -> bool:
+        """Whether one more would make the oldest go."""
+        return len(self._all()) >= at_most
+
+    def add(self, key: Hashable, entry: CacheEntry, at_most: int) -> None:
+        """Keep one more, whose program is proved or whose reason is known, and let the oldest go where there would be more than ``at_most``."""
+        self._take_up(key)
+        self._lines.append(entry.report)
+        self._report.signatures.append(entry.report)
+        self._entries[key] = [entry, *self._entries.get(key, ())]
+        self._entries.move_to_end(key)
+        for old in self._entries[key][_OF_ONE_SIGNATURE:]:
+            self._drop(key, old)
+        while len(self._all()) > at_most:
+            oldest = next(iter(self._entries))
+            self._drop(oldest, self._entries[oldest][-1])
+        self._tidy()
+
+    def remove(self, key: Hashable, entry: CacheEntry) -> None:
+        """Forget one of this signature's and release its graph."""
+        self._drop(key, entry)
+        self._tidy()
+
+    def clear(self) -> None:
+        """Forget all signatures and release their graphs."""
+        self.release()
+        self._entries.clear()
+        self._tidy()
+
+    def release(self) -> None:
+        """Release all graphs."""
+        for entry in self._all():
+            entry.release()
+
+    def let_go(self, module: torch.nn.Module, sampling: int) -> None:
+        """Forget those that hold what functions of others lead to, tensors and layers, and that were used neither in this sampling nor in the one before."""
+        for key, entries in list(self._entries.items()):
+            for entry in entries:
+                if entry.others and entry.sampling < sampling - 1 and (entry.guard is None or entry.guard.keeps_more_than(module)):
+                    self.remove(key, entry)
+
+    def release_evicted(self) -> None:
+        """Let go of the graphs that others have evicted."""
+        for graphed in self.programs():
+            graphed.release_evicted()
+
+    def release_unreadable(self) -> None:
+        """Release the graphs that would read memory of others."""
+        for graphed in self.programs():
+            if graphed.captured and not graphed.readable():
+                graphed.release()
+
+    def programs(self) -> list[GraphedProgram]:
+        """The programs that there are."""
+        return [entry.graphed for entry in self._all() if entry.graphed is not None]
+
+    def _all(self) -> list[CacheEntry]:
+        return [entry for of_one in list(self._entries.values()) for entry in of_one]
+
+    def _drop(self, key: Hashable, entry: CacheEntry) -> None:
+        left = [other for other in self._entries[key] if other is not entry]
+        if left:
+            self._entries[key] = left
+        else:
+            del self._entries[key]
+        entry.release()
+
+    def _tidy(self) -> None:
+        """Take the lines out of the report whose signatures are gone."""
+        kept = {id(entry.report) for entry in self._all()}
+        gone = {id(line) for line in self._lines if id(line) not in kept}
+        self._report.signatures[:] = [line for line in self._report.signatures if id(line) not in gone]
+        self._lines = [line for line in self._lines if id(line) in kept]

@@ -1,0 +1,150 @@
+"""Of a streamed program's weights those whose copies stay on the device for a sampling: which, and whether a graph finds them where it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from ..runtime.any_store import Store
+from ..runtime.graphs import DeviceGraphs
+from ..runtime.streaming.kept import SMALL_BYTES, Kept
+from ..runtime.streaming.streamed import Streamed
+from ..weights import Arriving, Weight
+
+Given: TypeAlias = "torch.Tensor | Arriving"  #: a weight that is there, or one to be brought
+_KEPT_PART = 2  # of what weights may take, copies that are kept may take the part of one in so many
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is run by one schedule.
+
+    Attributes:
+        streamed: its instructions.
+        brought: its weights that are away, by place.
+        numbers: by place, which of the program's weights one is.
+    """
+
+    streamed: Streamed
+    brought: dict[int, Arriving]
+    numbers: dict[int, int]
+
+
+def ring_share(whole: int) -> int:
+    """The ring's of what weights may take."""
+    return whole - whole // _KEPT_PART
+
+
+class KeptCopies:
+    """Those that one program's graph reads. Not thread-safe: its caller holds the device's lock.
+
+    Args:
+        weights: all of the program's.
+        store: says in which period nobody writes to them, and has the copies for all programs.
+        device: where they are.
+        graphs: that device's, which count their memory. None: nothing is kept.
+    """
+
+    def __init__(self, weights: Sequence[Weight], store: Store, device: torch.device, graphs: DeviceGraphs | None) -> None:
+        self._weights, self._store, self._device, self._graphs = weights, store, device, graphs
+        self._read_at: dict[int, int] = {}  # by number
+        self.copies: Kept | None = None
+        self.period: Hashable = None  #: in which they were made
+
+    @property
+    def bytes(self) -> int:
+        """Of the store's copies, where the graph reads some."""
+        return self.copies.bytes if self.copies is not None else 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether what the graph reads of them is there."""
+        return not self._read_at or (self.copies is not None and self.copies.alive)
+
+    def keep(self, given: list[Given], parts: Sequence[Part], whole: int, user: object) -> None:
+        """Put copies in the place of some of ``given``, for a new graph.
+
+        Args:
+            given: the program's weights.
+            parts: what is run by a schedule each.
+            whole: the bytes that the ring and the copies may take.
+            user: of the ring.
+        """
+        before, self.copies, self._read_at, self.period = self.copies, None, {}, self._store.period()
+        if parts and self.period is not None and self._graphs is not None:
+            kept = self.copies = self._of_store(self._graphs)
+            for index in self._chosen(kept, parts, whole, user, self._graphs):
+                weight = given[index]
+                assert isinstance(weight, Arriving)
+                given[index] = tensor = kept.tensor(weight, self._device, self.period, self._graphs.backend.synchronise)
+                self._read_at[index] = tensor.data_ptr()
+        self._let_go(before)
+
+    def still(self, weights: Sequence[Given]) -> bool:
+        """Whether they are where the graph reads them. If another period has begun, they are made anew there."""
+        period = self._store.period()
+        if (period is None) != (self.period is None):
+            return False
+        if self._read_at:
+            if self.copies is None or not self.copies.alive or self._graphs is None:
+                return False
+            for index, address in self._read_at.items():
+                weight = weights[index]
+                if not isinstance(weight, Arriving) or self.copies.address(weight.weight) != address:
+                    return False
+                if self.copies.tensor(weight, self._device, period, self._graphs.backend.synchronise).data_ptr() != address:
+                    return False
+        self.period = period
+        return True
+
+    def release(self) -> None:
+        """The graph is gone. Copies go with the last graph that reads them."""
+        before, self.copies, self._read_at, self.period = self.copies, None, {}, None
+        self._let_go(before)
+
+    def _chosen(self, kept: Kept, parts: Sequence[Part], whole: int, user: object, graphs: DeviceGraphs) -> list[int]:
+        """Which weights shall stay, by number.
+
+        Those that do already, those for which the ring would be too large, small ones, those that are read first.
+        """
+        share = ring_share(whole)
+        sizes = {part.numbers[place]: weight.nbytes for part in parts for place, weight in part.brought.items()}
+        order = list(dict.fromkeys(part.numbers[place] for part in parts for place in part.streamed.order(part.brought)))
+        chosen = [index for index in order if self._weights[index] in kept]
+
+        def ring(*more: int) -> int:
+            without = {*chosen, *more}
+            rests = ((part, {place: each for place, each in part.brought.items() if part.numbers[place] not in without}) for part in parts)
+            return max((part.streamed.least(rest) for part, rest in rests), default=0)
+
+        held = sum(sizes[index] for index in chosen)
+        for index in sorted(set(order) - set(chosen), key=lambda index: -sizes[index]):
+            if ring() <= share or held + sizes[index] + ring(index) > whole:
+                break
+            chosen.append(index)
+            held += sizes[index]
+        graphs.release_ring(user, share)
+        room = whole - max(ring(), share, graphs.ring_bytes)
+        for index in sorted(order, key=lambda index: sizes[index] > SMALL_BYTES):
+            if index not in chosen and held + sizes[index] <= room:
+                chosen.append(index)
+                held += sizes[index]
+        return chosen
+
+    def _of_store(self, graphs: DeviceGraphs) -> Kept:
+        kept = self._store.kept
+        if kept is None or not kept.alive:
+            kept = self._store.kept = Kept()
+            graphs.hold(kept, self._store)
+        graphs.touch(kept)
+        kept.users.add(self)
+        return kept
+
+    def _let_go(self, kept: Kept | None) -> None:
+        if kept is not None and kept is not self.copies and self._graphs is not None:
+            kept.users.discard(self)
+            if not kept.users:
+                self._graphs.release(kept)

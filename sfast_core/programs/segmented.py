@@ -1,0 +1,246 @@
+"""A program with live code between its segments: proved without running that code twice, run part by part, captured on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import Any
+
+import torch
+
+from ..capture import AnotherStructure, Surroundings, autocast_off
+from ..config import CompileConfig
+from ..graphed import GraphedProgram
+from ..reporting.reason import reason_of
+from ..reporting.reasons import FINISHED
+from ..runtime.captured_segments import CapturedSegments, Evicted
+from ..runtime.graphs import in_use
+from ..runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
+from ..weights import Arriving, WeightsChanged, WeightsElsewhere
+from .proof import distance_to_eager
+
+
+class Unfinished(Exception):
+    """A call that live code has already been run for, and that only the original forward can finish. The message is the reason.
+
+    Attributes:
+        another: it is because that code returns or does something built otherwise: the program doesn't do for calls like this one.
+        ours: it is because something of ours failed.
+    """
+
+    def __init__(self, reason: str, another: bool, ours: bool = False) -> None:
+        super().__init__(reason)
+        self.another, self.ours = another, ours
+
+
+class SegmentedProgram(GraphedProgram):
+    """As :class:`GraphedProgram`, for a program that is cut.
+
+    Args:
+        first: the recorded call's own things, of which nothing has run yet.
+        rest: as there.
+    """
+
+    _segments: CapturedSegments | None = None
+    _capturing = False
+
+    def __init__(self, first: Surroundings, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._first = first
+
+    def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
+        """Run on the recorded inputs with what live code returned then, compare what it would be handed and the results.
+
+        Where all that runs live may run twice, it does, so that this call returns what later ones will.
+        """
+        around, self._first = self._first, Surroundings()  # of that call alone
+        inputs, expected = self._outputs.recorded(inputs, result)
+        weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
+        self._note_kinds(weights)
+        self._reporter.report.adopted_bytes = self._store.adopted_bytes
+        self._reporter.report.copied_bytes = self._store.copies.bytes
+        kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
+        comparison = _Comparison(kept, stretch)
+        try:
+            results = comparison.run(self._body, inputs)
+            got, theirs = [*results, *comparison.got], [*expected, *comparison.expected]
+            self._report.distance = distance_to_eager(got, theirs, tolerance, computed_in)
+        finally:
+            for live in self._body.all_lives():
+                if live.call is not None:
+                    live.call.forget_recorded()
+        if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
+            around.settle = lambda: self._store.lay_again(self._device)
+            with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
+                results = interpret(self._body, inputs, kept, around, stretch=stretch)
+            around.close()
+        return self._outputs.build(self.program.deliver(results))
+
+    @property
+    def _body(self) -> Body:
+        assert self.program.body is not None
+        return self.program.body
+
+    def _kept(self, weights: list[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
+        return [*(None if isinstance(weight, Arriving) else weight for weight in weights), *self.program.constants]
+
+    @property
+    def captured(self) -> bool:
+        """Whether there are graphs that nobody is running: live code may call the module itself."""
+        return self._segments is not None and self._segments.alive and not self._segments.busy and self._streams.ready()
+
+    def run(
+        self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
+    ) -> Any:
+        """A call's result. ``replayed``: not None where the first segment has run for these inputs. For the rest see :class:`GraphedProgram`.
+
+        Raises:
+            Unfinished: live code has run, and the program can't go on.
+        """
+        self._check(inputs)
+        around = around or Surroundings()
+        around.settle = lambda: self._store.lay_again(self._device)
+        self._report.calls += 1
+        capture = False
+        made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
+        ahead = replayed is not None and not made and self._bound is not None and self._bound.current() and self._streams.same()
+        if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
+            capture = self._wants_graph(config) and not self._capturing and self._streams.why_not_captured(self._weights()) is None
+            if not capture:
+                self.release()
+        start = time.perf_counter()
+        try:
+            results = self._run(inputs, around, capture, config, ahead)
+        except AnotherStructure as error:
+            around.another = True
+            raise Unfinished(FINISHED(what=error), another=True) from None
+        except (WeightsChanged, WeightsElsewhere) as error:
+            if around.ran == []:  # nobody's code has run yet
+                raise
+            raise Unfinished(reason_of(error), another=False) from error
+        except Exception as error:
+            ours = error is not around.raised and not isinstance(error, (Evicted, torch.cuda.OutOfMemoryError))
+            raise Unfinished(f"{type(error).__name__}: {error}", another=False, ours=ours) from error
+        finally:
+            self._report.live_s += around.seconds
+            self._report.segmented_s += time.perf_counter() - start
+        self._outputs.repeat(results, inputs)
+        return self._outputs.build(results)
+
+    def _run(self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool) -> list[torch.Tensor]:
+        calls, deliver = self._reporter.report.calls, self.program.deliver
+        if capture:
+            results = self._capture_segments(inputs, around, config)
+            calls["replayed"] += 1
+        elif self._segments is not None and self.graphs is not None and not self._segments.busy:
+            self.graphs.touch(self._segments)
+            with in_use(self._streams.memory):  # live code may want memory, and the host asks ours for it
+                results = deliver(self._segments.run(inputs, around, ahead))
+            calls["replayed"] += 1
+        else:
+            weights = self._weights()
+            stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
+            with torch.no_grad(), autocast_off():
+                results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
+            calls["fused"] += 1
+        return results
+
+    def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Replay what comes before all live code. Returns nothing that could be used."""
+        assert self._segments is not None
+        with torch.no_grad(), autocast_off():
+            self._segments.body.copy_in(inputs)
+            self._segments.body.replay_first()
+        return []
+
+    def release(self) -> None:
+        """Release the graphs. A later call captures again."""
+        super().release()
+        self._segments = None
+
+    def _made_as_now(self) -> bool:
+        """It is made in front of the segments."""
+        return True
+
+    def _still_good_segments(self, segments: CapturedSegments) -> bool:
+        return self._bound is not None and self._still_good(segments)
+
+    def _capture_segments(self, inputs: list[torch.Tensor], around: Surroundings, config: CompileConfig) -> list[torch.Tensor]:
+        graphs = self.graphs
+        assert graphs is not None
+        self._reporter.announce("capturing")
+        program, start = self.program, time.perf_counter()
+        weights = self._weights()
+        bound = self._store.bind(program.weights, weights)
+        given = self._streams.keep(weights, config.stream_budget_bytes)
+        stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes) or run_stretch
+        segments = CapturedSegments(self._body, self._kept(given), graphs, stretch)
+
+        def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
+            return segments, program.deliver(segments.capture(inputs, around))
+
+        self._capturing = True
+        try:
+            with in_use(self._streams.memory):
+                _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
+        except BaseException as error:
+            if self._captured is not None:
+                self.release()
+            segments.release()
+            if error is not around.raised and not isinstance(error, Evicted):
+                self._failed(error, weights)
+            raise
+        finally:
+            self._capturing = False
+        self._captured = self._segments = segments
+        self._bound = bound
+        self._report.captures += 1
+        self._report.graph_bytes = segments.bytes
+        self._report.capture_s += time.perf_counter() - start - around.seconds
+        self._reporter.ready(self._report)
+        return results
+
+    def _failed(self, error: BaseException, weights: list[torch.Tensor | Arriving]) -> None:
+        """Note why there is no graph, where it was the capture that failed."""
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            self._out_of_memory.failed("capture", str(error))
+            self._reporter.say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
+        elif isinstance(error, RuntimeError):
+            self._capture_failed = not self._streams.refuse(weights, error)
+            self._report.not_captured_because = f"capturing failed: {error}"
+            self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
+
+
+class _Comparison:
+    """What live code would be handed, beside what it was handed in the recorded call; it isn't run."""
+
+    def __init__(self, kept: list[torch.Tensor | None], stretch: RunStretch) -> None:
+        self.got: list[torch.Tensor] = []
+        self.expected: list[torch.Tensor] = []
+        self._kept, self._stretch = kept, stretch
+
+    def run(self, body: Body, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+        with torch.no_grad(), autocast_off():
+            return interpret(body, arguments, self._kept, Surroundings(), self._live, self._stretch)
+
+    def _live(self, part: Live, values: list[Any]) -> None:
+        call = part.call
+        if call is None:
+            return run_live(part, values, self._kept, Surroundings(), self._stretch)
+        for place, expected in zip(part.handed, call.handed, strict=True):
+            if expected is not None:
+                self._compare(values[place], expected)
+        for number, ways in enumerate(call.callbacks):
+            for way, recalled in enumerate(ways):
+                body = part.bodies[number][way]
+                outputs = self.run(body, [*recalled.given, *(values[part.outer[at]] for at in body.outer)])
+                for output, expected in zip(outputs, recalled.expected, strict=True):
+                    self._compare(output, expected)
+        for place, index in part.results:
+            assert index is not None
+            values[place] = call.returned[index]
+
+    def _compare(self, got: torch.Tensor, expected: torch.Tensor) -> None:
+        self.got.append(got)
+        self.expected.append(expected)

@@ -1,0 +1,322 @@
+"""A program's weights that aren't on the device, on their way there at each call: what the runtime needs to bring them, and what the report says.
+
+Which they are is a property of a call, not of the trace: the same program serves a model that is all there, partly, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from ..capture.autocast import autocast_off
+from ..reporting.report import SignatureReport
+from ..runtime.any_store import Store
+from ..runtime.graphs import DeviceGraphs
+from ..runtime.instructions import Function, run_all
+from ..runtime.program import Program
+from ..runtime.segments import Body, RunStretch, Stretch
+from ..runtime.streaming.copier import copier_for
+from ..runtime.streaming.kept import Kept
+from ..runtime.streaming.ring import Ring
+from ..runtime.streaming.streamed import Streamed
+from ..weights import Arriving
+from .kept_copies import Given, KeptCopies, Part, ring_share
+
+Tensors = Sequence[torch.Tensor]
+_FREE_PART = 4  # of what is free, the ring may take the part of one in so many
+_MOST_BYTES = 2 << 30  # of the ring, where nobody says: more are ahead of any instruction by then than copies can catch up with
+_UNKNOWN_BYTES = 1 << 30  # where it isn't known what is free
+
+
+class Streams:
+    """Runs one program with what its store gives it, be it there or to be brought. Not thread-safe: its caller holds the device's lock.
+
+    Args:
+        program: what to run.
+        store: gives its weights, and knows what the host does to them.
+        device: where it runs.
+        graphs: that device's, among which the ring is.
+        report: of the signature.
+    """
+
+    def __init__(self, program: Program, store: Store, device: torch.device, graphs: DeviceGraphs | None, report: SignatureReport) -> None:
+        self._program, self._store, self._device, self._graphs, self._report = program, store, device, graphs, report
+        self._streamed: dict[int, Streamed] = {}  # by the object whose instructions it runs: the program's function, or stretches of its body
+        self._ring: Ring | None = None
+        self._own_budget: int | None = None  # of the ring, where nobody says
+        self._pinned: Callable[[], bool] | None = None  # likewise what tells that they are pinned still
+        self._functions: list[object] = []  # of the host's, that it computes: what they read has to stay
+        self._refused: str | None = None  # why what the host computes can't be captured
+        self._in_graph = False  # whether the graph that was prepared last reads weights that are away
+        self._brings = False  # whether it brings any of them itself
+        self._kept = KeptCopies(program.weights, store, device, graphs)  # what holds the others
+        self._watch: Callable[[], bool] | None = None  # likewise what tells that the host does with them what it did then
+
+    # -- a program in one piece ------------------------------------------------------------------------------------------
+
+    def compute(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None) -> list[torch.Tensor]:
+        """The program's results, kernel by kernel.
+
+        Args:
+            inputs: the call's.
+            weights: the program's, as the store has resolved them.
+            budget_bytes: what the ring may take; None: a part of what is free.
+
+        Raises:
+            RuntimeError: memory ran out.
+        """
+        self._note(weights)
+        if not _any_arriving(weights):
+            return self._program(inputs, weights)  # type: ignore[arg-type]
+        with torch.no_grad(), autocast_off():
+            return self._run(inputs, weights, budget_bytes)
+
+    def prepared(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None) -> Callable[[Tensors], Tensors]:
+        """The program as a function of its inputs, to be captured with these weights, which :meth:`keep` gave."""
+        self._note(weights)
+        if not self._brings:
+            return lambda static: self._program(static, weights)  # type: ignore[arg-type]
+        function = self._function()
+        schedule = self._of(function, function).plan(self._brought(function, len(inputs), weights), self._budget(budget_bytes))
+        self._have_ring(schedule.ring_bytes)
+        self._note(weights, schedule.moved_bytes)
+
+        def run(static: Tensors) -> list[torch.Tensor]:
+            with torch.no_grad(), autocast_off():
+                return self._run(static, weights, budget_bytes, in_turn=False)
+
+        return run
+
+    def _run(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> list[torch.Tensor]:
+        function = self._function()
+        values = function.values([*inputs, *_here(weights), *self._program.constants])
+        self._bring(self._of(function, function), self._brought(function, len(inputs), weights), values, budget_bytes, in_turn)
+        return [values[place] for place in function.outputs]
+
+    def _function(self) -> Function:
+        assert isinstance(self._program.run, Function)
+        return self._program.run
+
+    def _brought(self, function: Function, inputs: int, weights: Sequence[Given]) -> dict[int, Arriving]:
+        places = function.given[inputs : inputs + len(weights)]
+        return {place: weight for place, weight in zip(places, weights, strict=True) if isinstance(weight, Arriving)}
+
+    # -- a program that is cut -------------------------------------------------------------------------------------------
+
+    def stretches(self, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> RunStretch | None:
+        """What runs a stretch of the program's body with these weights; None where they are all there. ``in_turn``: not while it is captured."""
+        self._note(weights)
+        if not _any_arriving(weights):
+            return None
+
+        def run(body: Body, part: Stretch, values: list[Any]) -> None:
+            brought = _brought_in(body, part, weights)
+            if not brought:
+                return run_all(part.instructions, values)
+            self._bring(self._of_stretch(body, part), brought, values, budget_bytes, in_turn)
+            memory = self._ring.memory.untyped_storage().data_ptr() if self._ring is not None else 0
+            for place in part.writes:  # what others read behind it must not lie where the next stretch's weights come
+                if memory and values[place].untyped_storage().data_ptr() == memory:
+                    values[place] = values[place].clone()
+
+        return run
+
+    def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch | None:
+        """As :meth:`stretches`, to be captured: there is a ring for the largest before the first runs. The weights are what :meth:`keep` gave."""
+        self._note(weights)
+        if not self._brings or self._program.body is None:
+            return None
+        moved = largest = 0
+        for body, part in _all_stretches(self._program.body):
+            if brought := _brought_in(body, part, weights):
+                schedule = self._of_stretch(body, part).plan(brought, self._budget(budget_bytes))
+                largest, moved = max(largest, schedule.ring_bytes), moved + schedule.moved_bytes
+        self._have_ring(largest)
+        run = self.stretches(weights, budget_bytes, in_turn=False)
+        self._note(weights, moved)
+        return run
+
+    def _of_stretch(self, body: Body, part: Stretch) -> Streamed:
+        if id(part) not in self._streamed:
+            function = Function(part.instructions, (), part.writes, body.size)
+            self._streamed[id(part)] = Streamed(function, [place for place, index in body.kept if index < len(self._program.weights)], self._device)
+        return self._streamed[id(part)]
+
+    # -- both ------------------------------------------------------------------------------------------------------------
+
+    def why_not_captured(self, weights: Sequence[Given]) -> str | None:
+        """Why this call can't be captured into a graph that brings these weights, or None."""
+        arriving = [weight for weight in weights if isinstance(weight, Arriving)]
+        if not arriving:
+            return None
+        body = self._program.body
+        known = [self._streamed.get(id(part)) for inner, part in _all_stretches(body) if _brought_in(inner, part, weights)] if body else None
+        if not all(each is not None and each.known for each in ([self._streamed.get(id(self._program.run))] if known is None else known)):
+            return "weights are brought one by one, to see what is made of them"
+        if any(not weight.repeatable for weight in arriving):
+            return "the host computes weights at each call"
+        if self._refused is not None and any(weight.computed for weight in arriving):
+            return self._refused
+        if self._device.type == "cuda" and not all(map(_copied_beside, (source for weight in arriving for source in weight.sources))):
+            return "weights aren't in pinned memory, from which alone they can be copied beside what is computed"
+        return None
+
+    def keep(self, weights: Sequence[Given], budget_bytes: int | None) -> list[Given]:
+        """To be captured are these; some of which, as copies that stay on the device as long as the host says that nobody writes to them."""
+        self._prepare(weights)
+        given = list(weights)
+        parts = self._parts(weights) if self._in_graph else []
+        self._kept.keep(given, parts, self._whole_budget(budget_bytes) if parts else 0, self)
+        self._brings = _any_arriving(given)
+        return given
+
+    def _parts(self, weights: Sequence[Given]) -> list[Part]:
+        body = self._program.body
+        if body is None:
+            function = self._function()
+            places = function.given[len(function.given) - len(weights) - len(self._program.constants) :][: len(weights)]
+            numbers = {place: index for index, place in enumerate(places)}
+            brought = {place: weight for place, index in numbers.items() if isinstance(weight := weights[index], Arriving)}
+            return [Part(self._of(function, function), brought, numbers)]
+        stretches = [(inner, part, _brought_in(inner, part, weights)) for inner, part in _all_stretches(body)]
+        return [Part(self._of_stretch(inner, part), brought, dict(inner.kept)) for inner, part, brought in stretches if brought]
+
+    # The graph that was prepared last:
+
+    @property
+    def memory(self) -> list[Ring | Kept]:
+        """What it reads beside its own: it mustn't go before that has been replayed."""
+        return [each for each in (self._ring if self._brings else None, self._kept.copies) if each is not None]
+
+    def ready(self) -> bool:
+        """Whether the memory is there that it brings weights to."""
+        return (not self._brings or (self._ring is not None and self._ring.alive)) and self._kept.alive
+
+    def readable(self) -> bool:
+        """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is pinned still."""
+        return self._pinned is None or self._pinned()
+
+    def same(self) -> bool:
+        """Whether the host does to weights what it did when it was prepared."""
+        return (self._watch is None or self._watch()) and (not self._in_graph or self._store.period() == self._kept.period)
+
+    def still(self, weights: Sequence[Given]) -> bool:
+        """Whether it does for these, which lie where those did that it was prepared for. Then what the host does is what it does from now on."""
+        if self.why_not_captured(weights) is not None or self._functions != _functions(weights) or not self._kept.still(weights):
+            return False
+        self._prepare(weights)
+        return True
+
+    def computing(self, weights: Sequence[Given]) -> bool:
+        """Whether a graph of these holds what the host computes: it may be anything."""
+        return any(isinstance(weight, Arriving) and weight.computed for weight in weights)
+
+    def refuse(self, weights: Sequence[Given], error: Exception) -> bool:
+        """Capturing these failed. Returns whether that may be for what the host computes of them: then those without it may be captured still."""
+        if self.computing(weights):
+            self._refused = f"what the host computes of weights can't be captured: {error}"
+        return self.computing(weights)
+
+    def release(self) -> None:
+        """It is gone."""
+        self._in_graph, self._brings, self._watch, self._pinned, self._functions = False, False, None, None, []
+        self._kept.release()
+
+    # --------------------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, weights: Sequence[Given]) -> None:
+        self._in_graph, self._watch = _any_arriving(weights), self._store.watch(self._program.weights)
+        self._functions = _functions(weights)
+        sources = [source for weight in weights if isinstance(weight, Arriving) for source in weight.sources]
+        self._pinned = self._store.watch_pins(sources) if self._in_graph else None
+
+    def _of(self, key: object, function: Function) -> Streamed:
+        if id(key) not in self._streamed:
+            weights = function.given[len(function.given) - len(self._program.weights) - len(self._program.constants) :][: len(self._program.weights)]
+            self._streamed[id(key)] = Streamed(function, weights, self._device)
+        return self._streamed[id(key)]
+
+    def _bring(self, streamed: Streamed, brought: dict[int, Arriving], values: list[Any], budget_bytes: int | None, in_turn: bool) -> None:
+        """Run instructions on ``values``. ``in_turn``: what else uses the device's shared memory comes before or behind; a capture sees to that itself."""
+        if not streamed.known:
+            return streamed.one_by_one(brought, values)
+        schedule = streamed.plan(brought, self._budget(budget_bytes))
+        ring = self._have_ring(schedule.ring_bytes)
+        self._report.ring_bytes = ring.bytes
+        with _Used(self._graphs) if self._graphs is not None and in_turn else nullcontext():
+            streamed.run(schedule, brought, values, ring, copier_for(self._device))
+
+    def _have_ring(self, size: int) -> Ring:
+        if self._ring is None or not self._ring.alive or self._ring.bytes < size:
+            self._ring = self._graphs.ring(self._device, size) if self._graphs is not None else Ring(self._device, size)
+        elif self._graphs is not None:
+            self._graphs.touch(self._ring)
+        self._ring.users.add(self)
+        return self._ring
+
+    def _budget(self, budget_bytes: int | None) -> int:
+        """What the ring may take: the same as long as it is there, so that a graph finds the schedule for which it was prepared."""
+        whole = self._whole_budget(budget_bytes)  # a share of it also where nothing is kept: all share one ring, and a larger one brings next to nothing
+        return min(ring_share(whole), max(0, whole - self._kept.bytes))
+
+    def _whole_budget(self, budget_bytes: int | None) -> int:
+        """What the ring and what is kept may take."""
+        if budget_bytes is not None:
+            return budget_bytes
+        if self._own_budget is None or self._ring is None or not self._ring.alive:
+            free = self._graphs.backend.free_bytes() // _FREE_PART if self._graphs is not None else _UNKNOWN_BYTES
+            self._own_budget = max(min(_MOST_BYTES, free), self._graphs.ring_bytes if self._graphs is not None else 0)
+        return self._own_budget
+
+    def _note(self, weights: Sequence[Given], moved: int | None = None) -> None:
+        arriving = [weight for weight in weights if isinstance(weight, Arriving)]
+        self._report.streamed_bytes = sum(weight.nbytes for weight in arriving) if moved is None else moved
+        self._report.ring_bytes = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
+        self._report.kept_bytes = self._kept.bytes
+
+
+class _Used:
+    """The shared memory of a device's graphs is used for its length, on the caller's stream."""
+
+    def __init__(self, graphs: DeviceGraphs) -> None:
+        self._backend = graphs.backend
+
+    def __enter__(self) -> None:
+        self._backend.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._backend.leave()
+
+
+def _copied_beside(source: torch.Tensor) -> bool:
+    """Whether it can be copied beside what is computed. A part of a packed weight may be on the device while another is away."""
+    return source.device.type != "cpu" or source.is_pinned()
+
+
+def _functions(weights: Sequence[Given]) -> list[object]:
+    """What the host computes of weights, and of which."""
+    return [(index, weight.functions) for index, weight in enumerate(weights) if isinstance(weight, Arriving) and weight.computed]
+
+
+def _any_arriving(weights: Sequence[Given]) -> bool:
+    return any(isinstance(weight, Arriving) for weight in weights)
+
+
+def _here(weights: Sequence[Given]) -> list[torch.Tensor | None]:
+    return [None if isinstance(weight, Arriving) else weight for weight in weights]
+
+
+def _brought_in(body: Body, part: Stretch, weights: Sequence[Given]) -> dict[int, Arriving]:
+    """The weights that a stretch reads and that have to be brought, by their places in its body."""
+    reads = frozenset(part.reads)
+    found = {place: weights[index] for place, index in body.kept if place in reads and index < len(weights)}
+    return {place: weight for place, weight in found.items() if isinstance(weight, Arriving)}
+
+
+def _all_stretches(body: Body) -> list[tuple[Body, Stretch]]:
+    """Those of a body and of the bodies of its callbacks."""
+    own = [(body, part) for part in body.parts if isinstance(part, Stretch)]
+    return own + [each for live in body.lives() for ways in live.bodies for inner in ways for each in _all_stretches(inner)]

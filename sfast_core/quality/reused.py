@@ -1,0 +1,197 @@
+"""A UNet's program that computes the deep part of the model in some steps of a sampling, and uses it again in those behind (:mod:`.rewrite.deep_part`)."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ..capture import CaptureError, OutputSpec, Surroundings
+from ..config import CompileConfig
+from ..graphed import GraphedProgram
+from ..programs.proof import distance_to_eager, largest_distance
+from ..reporting.report import ModuleReport, SignatureReport
+from ..reporting.reporter import Reporter
+from ..runtime.any_store import Store
+from ..runtime.graphs import DeviceGraphs
+from ..runtime.program import Program
+from .reuse import FEWEST_STEPS, Reuse
+
+_OTHERS = "easycache"  #: of the options, ComfyUI's EasyCache
+_NOBODY = "nobody says when a sampling begins and how many steps it has"
+
+
+@dataclass
+class _Sequence:
+    """The calls for one part of the prompt, within one sampling."""
+
+    reuse: Reuse
+    deep: torch.Tensor
+
+
+@dataclass
+class _Sampling:
+    """Which it is, and what its calls have left."""
+
+    what: Any
+    sequences: dict[str, _Sequence] = field(default_factory=dict)
+
+
+class _Outputs:
+    """How the whole program's results make a call's, but for the last, which is the deep part's."""
+
+    deep: torch.Tensor | None = None
+
+    def __init__(self, outputs: OutputSpec) -> None:
+        self._outputs = outputs
+        self.writes = outputs.writes
+
+    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        return self._outputs.recorded(inputs, result)
+
+    def build(self, tensors: list[torch.Tensor]) -> Any:
+        self.deep = tensors[-1]
+        return self._outputs.build(tensors[:-1])
+
+    def repeat(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+        self._outputs.repeat(tensors[:-1], inputs)
+
+
+class ReusingProgram(GraphedProgram):
+    """As :class:`GraphedProgram`, of which some calls are computed by a shallow program.
+
+    It needs to be said when a sampling begins and how many steps it has. In samplings of fewer than nine, beside a node that answers steps itself, and
+    where nobody says so, every call is computed as a whole.
+
+    Args:
+        shallow: the program that is given the deep part's tensor behind its inputs.
+        budget: how far a step may be from what the whole program would give.
+        rest: as there; the program gives the deep part's tensor behind its results.
+    """
+
+    ahead = False  # which of the two it is has to be known first
+
+    def __init__(
+        self,
+        shallow: Program,
+        budget: float,
+        program: Program,
+        outputs: OutputSpec,
+        store: Store,
+        device: torch.device,
+        graphs: DeviceGraphs | None,
+        report: SignatureReport,
+        reporter: Reporter,
+    ) -> None:
+        self._with_deep = _Outputs(outputs)
+        super().__init__(program, self._with_deep, store, device, graphs, report, reporter)  # type: ignore[arg-type]
+        self._budget = budget
+        self._own = SignatureReport(report.inputs)  # the shallow program's calls are the signature's, and counted there
+        counts = Reporter(ModuleReport(reporter.report.name, host=reporter.report.host))
+        self._shallow = GraphedProgram(shallow, outputs, store, device, graphs, self._own, counts)
+        self._sampling: _Sampling | None = None
+        self._refused: str | None = None
+        self._running = False
+
+    def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
+        """As there. The shallow program, given what the whole one has computed deep inside, has to give what that gives."""
+        own = super().prove(inputs, result, computed_in, tolerance)
+        try:
+            given = [*inputs, self._deep()]
+            distance_to_eager(_tensors(self._shallow.prove(given, own, computed_in, tolerance)), _tensors(own), tolerance, computed_in)
+        except CaptureError as error:
+            self._refused = f"the rest of the model gives something else: {error}"
+        return own
+
+    def run(
+        self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
+    ) -> Any:
+        """A call's result, whole or with the deep part of an earlier call. For the rest see :meth:`GraphedProgram.run`."""
+        sampling = self._now(around)
+        if sampling is None:
+            return self._run_whole(inputs, config)
+        which = str(around.options.get("cond_or_uncond")) if around is not None else ""
+        before = sampling.sequences.get(which)
+        if before is not None and before.reuse.left > 0:
+            result = self._run_shallow(inputs, before.deep, config)
+            before.reuse.used()
+            self._report.calls += 1
+            self._report.reused += 1
+            self._reporter.report.calls["replayed" if self._shallow.captured else "fused"] += 1
+            return result
+        result = self._run_whole(inputs, config)
+        if before is None:
+            sampling.sequences[which] = _Sequence(Reuse(self._budget), self._deep())
+        else:
+            before.reuse.measured(largest_distance(_tensors(self._run_shallow(inputs, before.deep, config)), _tensors(result)))
+            before.deep = self._deep()
+        return result
+
+    def release(self) -> None:
+        """Release both graphs, and what a sampling has left."""
+        super().release()
+        if not self._running:  # a call that finds no graph of the whole program releases that alone
+            self._shallow.release()
+            self._sampling = None
+
+    def release_evicted(self) -> None:
+        """See :class:`GraphedProgram`."""
+        super().release_evicted()
+        self._shallow.release_evicted()
+
+    def _run_whole(self, inputs: list[torch.Tensor], config: CompileConfig) -> Any:
+        self._running = True
+        try:
+            return super().run(inputs, config)
+        finally:
+            self._running = False
+
+    def _run_shallow(self, inputs: list[torch.Tensor], deep: torch.Tensor, config: CompileConfig) -> Any:
+        before = self._own.graph_bytes
+        result = self._shallow.run([*inputs, deep], config)
+        self._report.graph_bytes += self._own.graph_bytes - before
+        return result
+
+    def _deep(self) -> torch.Tensor:
+        """What was computed deep inside in the call that was computed as a whole last."""
+        deep, self._with_deep.deep = self._with_deep.deep, None
+        assert deep is not None
+        return deep
+
+    def _now(self, around: Surroundings | None) -> _Sampling | None:
+        """The sampling that goes on, if its steps may use what others have computed."""
+        options = around.options if around is not None else {}
+        sigmas = options.get("sample_sigmas")
+        what, steps = (sigmas, len(sigmas) - 1) if isinstance(sigmas, torch.Tensor) else (self._store.period(), self._store.steps)
+        if (reason := self._why_not(what, steps, bool(options.get(_OTHERS)))) is not None:
+            self._say(reason)
+            self._sampling = None
+            return None
+        held = self._sampling.what() if self._sampling is not None and isinstance(self._sampling.what, weakref.ref) else self._sampling and self._sampling.what
+        if self._sampling is None or held is not what:
+            self._sampling = _Sampling(weakref.ref(what) if isinstance(what, torch.Tensor) else what)
+        return self._sampling
+
+    def _why_not(self, what: Any, steps: int | None, others: bool) -> str | None:
+        """Why no step of this sampling uses what another computed, or None."""
+        if self._refused is not None or what is None or steps is None:
+            return self._refused or _NOBODY
+        if others:
+            return "EasyCache or LazyCache answers steps itself"
+        return f"a sampling of {steps} steps is too short" if steps < FEWEST_STEPS else None
+
+    def _say(self, reason: str) -> None:
+        words = f"no step uses what another computed: {reason}"
+        if words not in self._report.lossy:
+            self._report.lossy.append(words)
+            self._reporter.say(f"computes each step as a whole: {reason}")
+
+    def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        return results[:-1]
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]

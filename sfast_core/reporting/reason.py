@@ -1,0 +1,116 @@
+"""What a reason is: a sentence that knows its kind, what that means, and what the user can do about it in each host."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+
+COMFY, WEBUI, PYTHON = "comfy", "webui", "python"
+HOSTS = {COMFY: "ComfyUI", WEBUI: "A1111 and Forge", PYTHON: "Python"}
+
+
+class Reason(str):
+    """A reason: a sentence's end, as it is said behind "because", that knows its kind. It is equal to, and prints as, its sentence.
+
+    Attributes:
+        kind: its kind, :data:`UNKNOWN` for a reason of which nothing more is known.
+    """
+
+    kind: Kind
+
+    def __new__(cls, sentence: str, kind: Kind | None = None) -> Reason:
+        made = super().__new__(cls, sentence)
+        made.kind = UNKNOWN if kind is None else kind
+        return made
+
+    @property
+    def code(self) -> str:
+        """Of its kind, as reports that are kept have it."""
+        return self.kind.code
+
+    def advice(self, host: str) -> str:
+        """What the user of this host can do about it, a clause without a full stop."""
+        return self.kind.advice(host)
+
+    def also(self, sentence: str) -> Reason:
+        """Another sentence for the same reason."""
+        return Reason(sentence, self.kind)
+
+
+def told(reason: str) -> Reason:
+    """A reason that may have been given as plain words."""
+    return reason if isinstance(reason, Reason) else Reason(reason)
+
+
+def reason_of(error: BaseException) -> Reason:
+    """The reason that an error was raised with, or its message."""
+    first = error.args[0] if error.args else None
+    return first if isinstance(first, Reason) else Reason(str(error))
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What the user can do where that depends on the host: clauses without a full stop.
+
+    Attributes:
+        name: what the documents call it.
+        python: without a host, in a script.
+        comfy: in ComfyUI.
+        webui: in A1111 and Forge; None is as in ComfyUI.
+    """
+
+    name: str
+    python: str
+    comfy: str
+    webui: str | None = None
+
+    def of(self, host: str) -> str:
+        """That of this host; of one that isn't known here, as in a script."""
+        return {COMFY: self.comfy, WEBUI: self.webui or self.comfy}.get(host, self.python)
+
+    def row(self) -> str:
+        """Its row in the documents."""
+        return f"| {self.name} | {' | '.join(sentence_of(self.of(host)) for host in HOSTS)} |"
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """One kind of reasons. Called with what is particular to one, it gives that :class:`Reason`.
+
+    Attributes:
+        code: its name, which doesn't change.
+        sentence: with fields in braces.
+        means: what it is, a sentence.
+        do: what the user can do, a clause, or by host.
+    """
+
+    code: str
+    sentence: str
+    means: str
+    do: str | Advice
+
+    def __call__(self, **about: object) -> Reason:
+        return Reason(self.sentence.format(**about), self)
+
+    def because(self, why: str, **about: object) -> Reason:
+        """One with a reason of its own, ``why``: where that is of a kind, what can be done is what that says."""
+        known = told(why).kind
+        return Reason(self.sentence.format(why=why, **about), known if known.code else self)
+
+    def advice(self, host: str) -> str:
+        """What the user of this host can do."""
+        return self.do if isinstance(self.do, str) else self.do.of(host)
+
+    def row(self) -> str:
+        """Its row in the documents."""
+        words = "".join(text + ("" if field is None else "…") for text, field, _, _ in string.Formatter().parse(self.sentence))
+        return f"| {f'`{words}`' if self.code else words} | {self.means} | {sentence_of(self.do) if isinstance(self.do, str) else f'*{self.do.name}*'} |"
+
+
+def sentence_of(clause: str) -> str:
+    """A clause as a sentence."""
+    return f"{clause[0].upper()}{clause[1:]}."
+
+
+REPORT = "please report it, with the text of the report"
+UNKNOWN = Kind("", "anything else", "Nothing that is known to happen.", REPORT)

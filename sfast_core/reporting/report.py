@@ -1,0 +1,288 @@
+"""What happened: per compiled module its calls by path, its signatures, what was fused and what was not and why."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from ..version import VERSION
+from .reason import PYTHON, Reason
+
+T = TypeVar("T")
+_TRIES = 5
+_SHAPE = re.compile(r"\[(\d+(?:, \d+)*)\]")
+_HOSTS = ("diffusers", "transformers")  # named where they are in use; applications name themselves
+_NAMED = 6  # functions that are named in one line
+
+
+def read_while_counting(read: Callable[[], T]) -> T:
+    """``read()``, which goes through counts that another thread may be adding to: then it is asked again."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return read()
+        except RuntimeError:  # a count was added in the middle of reading them
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+@dataclass(eq=False)
+class SignatureReport:
+    """One signature: what its trace became."""
+
+    inputs: str
+    passes: dict[str, int] = field(default_factory=dict)
+    nodes_before: int = 0
+    nodes_after: int = 0
+    impls: dict[str, dict[str, int]] = field(default_factory=dict)  #: op -> impl -> places
+    refused: dict[str, dict[str, str]] = field(default_factory=dict)  #: op -> impl -> why not
+    distance: float | None = None  #: relative L2 distance to eager on the first call
+    trace_s: float = 0.0
+    rewrite_s: float = 0.0
+    capture_s: float = 0.0
+    graph_bytes: int = 0
+    captures: int = 0
+    calls: int = 0
+    segments: int = 0  #: stretches between live code; 0 where there is none
+    reused: int = 0  #: calls that used what an earlier one had computed deep inside the model
+    lossy: list[str] = field(default_factory=list)  #: what is done, or not, of what the user allows besides the exact result; a clause each
+    live: list[str] = field(default_factory=list)  #: what runs between them, in order
+    recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
+    live_s: float = 0.0  #: what that took of the host's thread
+    segmented_s: float = 0.0  #: what these calls took of it in all
+    streamed_bytes: int = 0  #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
+    ring_bytes: int = 0  #: the device memory through which they come
+    kept_bytes: int = 0  #: likewise that of copies that stay for the length of a sampling, of which others of the model may read some
+    eager_because: str | None = None
+    not_captured_because: str | None = None
+
+    def refusals(self) -> dict[str, list[str]]:
+        """Why impls could not be taken: by reason, the impls as ``op.impl``."""
+        found: dict[str, list[str]] = {}
+        for op, impls in self.refused.items():
+            for impl, reason in impls.items():
+                found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
+        return found
+
+    def lossy_lines(self) -> list[str]:
+        """What was done of what the user allows, and how far the first result was from the model's; nothing where all has to be exact."""
+        if not self.lossy:
+            return []
+        measured = "" if self.distance is None else f"; {self.distance:.1e} from the model's own result in the first call"
+        reused = f"; {self.reused} calls of {self.calls} used the deep part of an earlier one" if self.reused else ""
+        return [f"    quality: {'; '.join(self.lossy)}{measured}{reused}"]
+
+    def stream_lines(self) -> list[str]:
+        """What is brought to the device at each call; nothing where all weights are there."""
+        if not self.streamed_bytes and not self.kept_bytes:
+            return []
+        through = f" through {_megabytes(self.ring_bytes)} of its memory" if self.ring_bytes else ", one by one"
+        kept = f"; {_megabytes(self.kept_bytes)} stay there for a sampling" if self.kept_bytes else ""
+        return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}{kept}"]
+
+    def live_lines(self) -> list[str]:
+        """What ran live between segments, and its share of the time, and which functions of others are a part of the program; nothing where there is none."""
+        inside = [f"    recorded with the model's code: {_listed(self.recorded_in)}"] if self.recorded_in else []
+        if not self.live:
+            return inside
+        share = f", {self.live_s / self.segmented_s:.0%} of the time" if self.segmented_s else ""
+        segments = "1 segment" if self.segments == 1 else f"{self.segments} segments"
+        return [f"    {segments}, between them: {_listed(self.live)}{share}", *inside]
+
+
+def _listed(names: list[str]) -> str:
+    """Functions by name, each once with how many there are, and only so many of them."""
+    counted = Counter(names)
+    shown = [f"{count}x {name}" if count > 1 else name for name, count in counted.most_common(_NAMED)]
+    more = len(counted) - len(shown)
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
+
+
+@dataclass
+class ModuleReport:
+    """One compiled module.
+
+    Attributes:
+        calls: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``.
+        reasons: why eager, how often.
+        answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
+        left_out: why it isn't compiled at all, or None.
+        host: who reads it, one of :data:`.reason.HOSTS`.
+        times: how many times faster than without us a benchmark has measured it here, by signature.
+        pixels: to a side, for each of its input's; 0 where that isn't known.
+    """
+
+    name: str
+    device: str = ""
+    calls: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
+    signatures: list[SignatureReport] = field(default_factory=list)
+    adopted_bytes: int = 0
+    copied_bytes: int = 0  #: of what was made of weights and lies beside them
+    settings: dict[str, Any] = field(default_factory=dict)
+    left_out: str | None = None
+    host: str = PYTHON
+    times: dict[str, float] = field(default_factory=dict)
+    pixels: int = 0
+
+    @property
+    def graph_bytes(self) -> int:
+        """What this module's graphs hold now."""
+        return sum(signature.graph_bytes for signature in self.signatures)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON. ``codes``: of the reasons, by their words."""
+        return {
+            **asdict(self),
+            "calls": dict(self.calls),
+            "reasons": {str(reason): count for reason, count in self.reasons.items()},
+            "codes": {str(reason): reason.code for reason in self.reasons if isinstance(reason, Reason)},
+            "answered": dict(self.answered),
+            "graph_bytes": self.graph_bytes,
+        }
+
+    def verdict(self) -> str:
+        """Whether it is fast, in a few words."""
+        total = self.calls.total()
+        if not total:
+            return "nothing has run through it yet"
+        if 2 * self.calls["eager"] > total:
+            return "not fast"
+        mostly = "fast, but for some calls" if self.calls["eager"] else "fast"
+        return mostly if self.calls["replayed"] else f"{mostly}, without graphs" if self.calls["fused"] else "traced: fast from the next call on"
+
+    def lead_lines(self) -> list[str]:
+        """What a person asks first: is it fast, by how much, what isn't and why, what can be done, and what memory it takes."""
+        if self.left_out is not None:
+            return [f"{self.name} is left out: {self.left_out}"]
+        lines = [f"{self.name} on {self.device or 'no device yet'}: {self.verdict()}"]
+        lines.append("  calls: " + (", ".join(f"{count} {path}" for path, count in self.calls.most_common()) or "none"))
+        lines += [f"  {times:.2f} x as fast as without it, as the benchmark measured, for {self.size(inputs)}" for inputs, times in self.times.items()]
+        for reason, count in self.reasons.most_common():
+            lines.append(f"  ran as before, {count}x: {reason}")
+            if isinstance(reason, Reason):  # else one from the file of a version that knows others
+                lines.append(f"    what you can do: {reason.advice(self.host)}")
+        lines += [f"  {count} more calls didn't run it: {who} answered in its place" for who, count in self.answered.most_common()]
+        copied = f", weights in 8 bits beside them {_megabytes(self.copied_bytes)}" if self.copied_bytes else ""
+        lines.append(f"  memory: graphs {_megabytes(self.graph_bytes)}, weights laid out anew {_megabytes(self.adopted_bytes)}{copied}")
+        if (quality := self.settings.get("quality", "exact")) != "exact":
+            lines.append(f"  quality: {quality}, as it is set; what was done is said for each size")
+        return lines
+
+    def size(self, inputs: str) -> str:
+        """A signature's inputs as a person has chosen them: pictures in pixels, prompts in tokens; the inputs where that isn't known."""
+        shapes = [[int(number) for number in shape.split(", ")] for shape in _SHAPE.findall(inputs)]
+        picture = next((shape for shape in shapes if len(shape) in (4, 5)), None)
+        if not self.pixels or picture is None:
+            return inputs
+        words = [f"{picture[-1] * self.pixels}x{picture[-2] * self.pixels}"]
+        words += [f"{picture[2]} latent frames"] if len(picture) == 5 and picture[2] > 1 else []
+        words += [f"{picture[0]} at once"] if picture[0] > 1 else []
+        words += [f"{shape[1]} tokens" for shape in shapes if len(shape) == 3][:1]
+        return ", ".join(words)
+
+    def size_lines(self) -> list[str]:
+        """For each size in a line what became of it."""
+        lines = []
+        for signature in self.signatures:
+            ready = signature.trace_s + signature.rewrite_s + signature.capture_s
+            became = f"ran as before: {signature.eager_because}" if signature.eager_because else f"ready in {ready:.1f} s"
+            if signature.graph_bytes:
+                became += f", graph {_megabytes(signature.graph_bytes)}"
+            elif signature.not_captured_because:
+                became += f", no graph: {signature.not_captured_because}"
+            lines.append(f"  {self.size(signature.inputs)}: {_counted(signature.calls, 'call')}, {became}")
+        return [self.name, *lines] if lines else []
+
+    def detail_lines(self) -> list[str]:
+        """All that is known of each size."""
+        lines = [line for signature in self.signatures for line in _signature_lines(signature, self.device.startswith("cuda"))]
+        return [self.name, *lines] if lines else []
+
+    def text(self) -> str:
+        """All of it to read."""
+        return "\n".join([*self.lead_lines(), *self.size_lines()[1:], *self.detail_lines()[1:]])
+
+
+@dataclass
+class Report:
+    """Several modules and the versions that they ran with."""
+
+    modules: list[ModuleReport]
+    versions: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"versions": self.versions, "modules": [module.as_dict() for module in self.modules]}
+
+    def parts(self) -> dict[str, str]:
+        """To read, from what a person asks first to everything: ``lead``, ``sizes``, ``all``."""
+        shown = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return {
+            "lead": "\n".join(line for module in self.modules for line in module.lead_lines()),
+            "sizes": "\n".join(line for module in self.modules for line in module.size_lines()),
+            "all": "\n".join([shown, *(line for module in self.modules for line in module.detail_lines())]),
+        }
+
+    def text(self) -> str:
+        """The whole report to read."""
+        parts = self.parts()
+        headed = (f"{head}{parts[name]}" for name, head in (("lead", ""), ("sizes", "By size:\n"), ("all", "Everything:\n")) if parts[name])
+        return "\n\n".join(headed)
+
+
+def versions() -> dict[str, str]:
+    """The versions that matter here, without importing what isn't imported already."""
+    import importlib.metadata as metadata
+
+    import torch
+
+    found = {"fast compile": VERSION, "python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda and torch.cuda.is_available():
+        found |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "gpu": torch.cuda.get_device_name()}
+    for name in ("triton", "nvidia-cudnn-frontend", "xformers"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found | {name: version for name in _HOSTS if (version := getattr(sys.modules.get(name), "__version__", None))}
+
+
+def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
+    """``on_gpu``: else no kernel could be taken, which needs no list."""
+    lines = [f"  {signature.inputs}: {_counted(signature.calls, 'call')}"]
+    if signature.eager_because:
+        return [*lines, f"    eager: {signature.eager_because}"]
+    lines.append(f"    {signature.nodes_before} operations became {signature.nodes_after}; distance to eager {signature.distance or 0:.1e}")
+    lines.append(
+        f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured {signature.captures}x in {signature.capture_s:.2f} s"
+    )
+    fused = {name: count for name, count in signature.passes.items() if count}
+    lines.append("    rewrites: " + ", ".join(f"{name} {count}" for name, count in fused.items()))
+    lines.append(
+        "    impls: "
+        + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
+    )
+    lines += [*signature.lossy_lines(), *signature.live_lines(), *signature.stream_lines()]
+    if idle := [name for name, count in signature.passes.items() if not count]:
+        lines.append("    found nothing to do: " + ", ".join(idle))
+    lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()] if on_gpu else []
+    if signature.not_captured_because:
+        lines.append(f"    no graph: {signature.not_captured_because}")
+    elif signature.captures:
+        lines.append(f"    graph: {_megabytes(signature.graph_bytes)}")
+    return lines
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 2**20:.0f} MB"

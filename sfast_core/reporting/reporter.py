@@ -1,0 +1,74 @@
+"""Tells what becomes of one module's calls: counted in its report, logged once, announced to a host before it takes long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from .reason import told
+from .reasons import OUT_OF_MEMORY
+from .report import ModuleReport, SignatureReport
+
+log = logging.getLogger("fast_compile")
+
+
+class Reporter:
+    """Writes one module's report, its lines in the log, and its host's events.
+
+    Attributes:
+        report: of the module.
+        observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0 to 1. It is called
+            from several threads and must not raise.
+        reasons_level: of the lines that say why a call runs as it was; a host whose log leaves out information sets a higher one.
+        may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it comes up again.
+    """
+
+    def __init__(self, report: ModuleReport) -> None:
+        self.report = report
+        self.observer: Callable[[str, float], None] | None = None
+        self.may_say: Callable[[], bool] = lambda: True
+        self.reasons_level = logging.INFO
+        self._said: set[str] = set()
+        self._is_ready = False
+
+    def announce(self, what: str, done: float = 0.0) -> None:
+        """Tell the observer what is about to be done, or how much of it is."""
+        if self.observer is not None:
+            self.observer(what, done)
+
+    def ready(self, signature: SignatureReport) -> None:
+        """Log what making a signature fast took: in one line of the module's first, of the others where somebody debugs."""
+        steps = [("traced", signature.trace_s), ("fused", signature.rewrite_s), *([("captured", signature.capture_s)] if signature.captures else [])]
+        words = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in steps)
+        log.log(logging.DEBUG if self._is_ready else logging.INFO, "Fast Compile: %s is fast now: %s", self.report.name, words)
+        self._is_ready = True
+
+    def ran_eager(self, reason: str) -> None:
+        """Count a call that runs as it was, and say why once."""
+        self.report.calls["eager"] += 1
+        self.report.reasons[told(reason)] += 1
+        self.say(self._runs_as_it_was(reason), self.reasons_level)
+
+    def answered(self, who: str) -> None:
+        """Count a call that somebody answered in the module's place, without running it."""
+        self.report.answered[who] += 1
+
+    def gave_up(self, reason: str) -> None:
+        """Warn that a signature runs as it was for good."""
+        self.say(self._runs_as_it_was(reason), logging.WARNING)
+
+    def ran_out_of_memory(self, error: Exception, freed: int) -> None:
+        """Warn that a call runs as it was, and that graphs of ``freed`` bytes had to go."""
+        reason = OUT_OF_MEMORY()
+        self._said.add(self._runs_as_it_was(reason))  # this line says it
+        words = f"ran out of memory: {freed / 2**20:.0f} MB of graphs were released, and the call runs as it was"
+        self.say(f"{words}; {reason.advice(self.report.host)} ({error})", logging.WARNING)
+
+    def say(self, message: str, level: int = logging.INFO) -> None:
+        """Log ``message``, which goes on from the module's name, unless it was logged before."""
+        if message not in self._said and (self.may_say() or level > logging.INFO):
+            self._said.add(message)
+            log.log(level, "Fast Compile: %s %s", self.report.name, message)
+
+    def _runs_as_it_was(self, reason: str) -> str:
+        return f"runs as it was, unaccelerated, because {reason}. What you can do: {told(reason).advice(self.report.host)}."
