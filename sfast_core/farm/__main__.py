@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..terminal import Say, printer
+from ..reporting.terminal import Say, printer
 from .client import Client
 from .errors import FarmError
 from .home import Home, default_home, read_token

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..file_lock import locked
+from ..machine.file_lock import locked
 from .errors import FarmError
 
 _LOCK_S = 0.2

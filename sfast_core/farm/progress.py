@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ..terminal import Say
+from ..reporting.terminal import Say
 
 _ASK_S = 1.0
 _LINE_S = 15.0  #: between lines that say the same

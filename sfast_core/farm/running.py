@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..terminal import Say
+from ..reporting.terminal import Say
 from .cluster import Cluster, environment, free_port, head_options, is_loopback, join_options
 from .desk import Desk
 from .errors import FarmError
