@@ -33,6 +33,8 @@ def environment(token: Path, host: str, settings: dict[str, Any]) -> dict[str, s
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",  # processes that no worker of ours uses
+        "RAY_worker_register_timeout_seconds": "600",  # on a busy machine a process starts slowly, and Ray would end it and start another
         SETTINGS: json.dumps(settings),
     }
     if is_loopback(host):
