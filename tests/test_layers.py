@@ -105,6 +105,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"capture", "config", "machine.forks", "programs.fusing", "lowering", "programs.on_device", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "programs.segmented", "quality.sensitivity", "programs.entries", "weights"},
     "machine.ahead": {"ops", "runtime", "target"},
     "doctor": {"machine.choices", "native", "ops", "target"},
+    "farm": {"machine.file_lock", "reporting.terminal"},
     "__main__": {"doctor", "native", "reporting.saved", "reporting.terminal"},
     "state": {"capture", "engine", "reporting.reason", "reporting.reasons"},
     "libraries": {"capture", "machine.forks", "ops", "weights"},

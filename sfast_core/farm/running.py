@@ -1,0 +1,132 @@
+"""``start`` and ``join``: what runs on a machine of a farm until it is stopped."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ..reporting.terminal import Say
+from .cluster import Cluster, environment, free_port, head_options, is_loopback, join_options
+from .desk import Desk
+from .errors import FarmError
+from .head import Head
+from .home import Home, read_token
+from .machine import room, worker_settings
+from .ray_fleet import RayFleet
+from .store import Store
+
+_TRIES = 3
+
+
+def start(
+    home: Home,
+    output: Path,
+    listen: str,
+    port: int,
+    ray_port: int,
+    dashboard_port: int | None,
+    workers: int | None,
+    limit_s: float,
+    comfyui: Path | None,
+    python: str | None,
+    options: Sequence[str],
+    say: Say,
+) -> int:
+    """Run a head and this machine's workers until somebody stops them; the exit code. ``workers`` 0: the head alone."""
+    settings = worker_settings(comfyui, python, options, home.workers) if workers != 0 else {}
+    count = 0 if workers == 0 else room(workers)
+    with home.held():
+        token, _ = home.tokens()
+        shutil.rmtree(home.workers, ignore_errors=True)  # of those that were killed
+        store = Store(home.queue)
+        variables = environment(home.cluster_token, listen, settings)
+        cluster, fleet, address = _start_ray(listen, ray_port, dashboard_port, count, variables, home.path / "ray.log", say)
+        try:
+            head = Head(store, fleet, output, lambda text: say(text, ""), limit_s)
+            about = {"dashboard": f"http://{fleet.dashboard}" if fleet.dashboard else None, "output": str(output), "cluster": address}
+            desk = Desk(head, token, listen, port, about)
+            home.tell(address=f"{listen}:{desk.port}")
+            _introduce(home, f"{listen}:{desk.port}", address, about, is_loopback(listen), say)
+            with _until_told(head):
+                head.run()
+            desk.close()
+            say("the farm has ended; what waits is kept in its queue", "bold")
+        finally:
+            cluster.stop()
+            store.close()
+    return 0
+
+
+def _start_ray(
+    host: str, port: int, dashboard_port: int | None, workers: int, variables: dict[str, str], log: Path, say: Say
+) -> tuple[Cluster, RayFleet, str]:
+    """Ray's processes, a connection and its address. On a busy machine they may not come up in the time that Ray gives itself: tried again."""
+    for left in reversed(range(_TRIES)):
+        chosen = port or free_port()
+        say("starting Ray", "")
+        cluster = Cluster(head_options(host, chosen, dashboard_port, workers), variables, log)
+        try:
+            cluster.wait_for(host, chosen)
+            return cluster, RayFleet(f"{host}:{chosen}", cluster.is_alive), f"{host}:{chosen}"
+        except FarmError as error:
+            cluster.stop()
+            if not left:
+                raise
+            say(str(error).splitlines()[-1], "yellow")
+        except BaseException:
+            cluster.stop()
+            raise
+    raise FarmError("Ray did not start")
+
+
+def join(
+    address: str, token: Path, workers: int | None, comfyui: Path | None, python: str | None, options: Sequence[str], folder: Path, say: Say
+) -> int:
+    """Run this machine's workers for the farm whose cluster is at ``address`` until the farm, or somebody here, ends them; the exit code."""
+    read_token(token)
+    settings = worker_settings(comfyui, python, options, folder)
+    count = room(workers)
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster = Cluster(join_options(address, count), environment(token, address.rpartition(":")[0], settings), folder / "ray.log")
+    say(f"{count} workers of this machine join the farm at {address}; Ctrl-C takes them away again", "bold")
+    try:
+        code = cluster.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    raise FarmError(f"Ray ended with {code}:\n{cluster.log_end()}")
+
+
+def _introduce(home: Home, desk: str, cluster: str, about: dict[str, Any], alone: bool, say: Say) -> None:
+    say(f"the farm is at {desk}; its token is in {home.token}", "bold green")
+    say(f"results go into {about['output']}", "")
+    if about["dashboard"]:
+        say(f"Ray's dashboard: {about['dashboard']}, with the token in {home.cluster_token}", "")
+    if alone:
+        say("other machines can't join: it listens on this one alone (--listen ADDRESS lets them)", "")
+    else:
+        say(f"other machines join with: python -m sfast_core.farm join {cluster} --token-file FILE, with a copy of {home.cluster_token}", "")
+
+
+@contextmanager
+def _until_told(head: Head) -> Iterator[None]:
+    """Ctrl-C and a polite kill end the farm at once; its queue is kept."""
+
+    def end(number: int, frame: object) -> None:
+        head.stop(at_once=True)
+
+    kept = {}
+    for each in (signal.SIGINT, signal.SIGTERM):
+        with suppress(ValueError):  # not in the main thread
+            kept[each] = signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each, before in kept.items():
+            signal.signal(each, before)

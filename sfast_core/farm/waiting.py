@@ -1,0 +1,96 @@
+"""Jobs that wait, by what has to be warm for them: what choosing the next one looks at, however many there are."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator
+
+from .store import Waiting
+from .workflow import Needs
+
+
+class Part:
+    """Jobs that need the very same: models, LoRAs and sizes. The oldest first."""
+
+    def __init__(self, needs: Needs) -> None:
+        self.needs = needs
+        self.served = float("-inf")  #: when one of it was last given to a worker
+        self._jobs: list[tuple[int, float]] = []
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Waiting) -> None:
+        """One more."""
+        heapq.heappush(self._jobs, (job.id, job.submitted))
+
+    def take(self) -> int:
+        """The oldest, which waits no longer."""
+        return heapq.heappop(self._jobs)[0]
+
+    def oldest(self) -> int:
+        """The number of its oldest job."""
+        return self._jobs[0][0]
+
+    def since(self) -> float:
+        """Since when it has waited for its turn."""
+        return max(self._jobs[0][1], self.served)
+
+
+class Group:
+    """Jobs that need the same models."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Hashable, Part] = {}
+        self.running: dict[int, float] = {}  #: jobs of it that workers have, with when each will be done, as far as one knows
+        self.short_since: float | None = None  #: since when it has jobs that wait and less than its share of workers
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+
+class Queue:
+    """All that wait, and how many of each group run."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, ...], Group] = {}
+        self._later: list[tuple[float, int, Waiting]] = []
+
+    def add(self, job: Waiting, now: float) -> None:
+        """A job that waits: from now on, or from its ``not_before``."""
+        if job.not_before > now:
+            heapq.heappush(self._later, (job.not_before, job.id, job))
+            return
+        group = self._groups.setdefault(job.needs.models, Group())
+        group.parts.setdefault(job.needs.variant, Part(job.needs)).add(job)
+
+    def ripen(self, now: float) -> None:
+        """Let those wait for a worker whose time has come."""
+        while self._later and self._later[0][0] <= now:
+            self.add(heapq.heappop(self._later)[2], now)
+
+    def groups(self) -> Iterator[tuple[tuple[str, ...], Group]]:
+        """Those in which jobs wait, by their models, the one that came first first."""
+        return ((models, group) for models, group in self._groups.items() if len(group))
+
+    def take(self, part: Part, now: float, seconds: float) -> int:
+        """The oldest job of a part begins, and will take so many seconds."""
+        job = part.take()
+        part.served = now
+        self._groups[part.needs.models].running[job] = now + seconds
+        self._tidy(part.needs)
+        return job
+
+    def ended(self, needs: Needs, job: int) -> None:
+        """A job that was taken has ended, however."""
+        if needs.models in self._groups:
+            self._groups[needs.models].running.pop(job, None)
+            self._tidy(needs)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values())) + len(self._later)
+
+    def _tidy(self, needs: Needs) -> None:
+        group = self._groups[needs.models]
+        if not len(group) and not group.running:
+            del self._groups[needs.models]

@@ -1,0 +1,39 @@
+"""What a worker has loaded, as far as its jobs tell."""
+
+from __future__ import annotations
+
+from .workflow import Needs
+
+KEPT = 2  #: sets of models: ComfyUI keeps what fits, the latest first
+
+
+class Warm:
+    """The latest ``kept`` sets of models that a worker ran, with the variants (LoRAs, sizes) that each has run since it was loaded."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._variants: dict[tuple[str, ...], set[object]] = {}  # the latest last
+        self.variant: object = None  #: of the latest job
+        self.since = float("-inf")  #: when it turned to the models that it ran last
+
+    @property
+    def models(self) -> list[tuple[str, ...]]:
+        """The sets of models, the latest first."""
+        return list(reversed(self._variants))
+
+    def use(self, needs: Needs, now: float) -> bool:
+        """A job with these needs begins. Whether its models are to be loaded first."""
+        cold = needs.models not in self._variants
+        if self.models[:1] != [needs.models]:
+            self.since = now
+        variants = self._variants.pop(needs.models, set())
+        variants.add(needs.variant)
+        self._variants[needs.models] = variants
+        while len(self._variants) > self._kept:
+            del self._variants[next(iter(self._variants))]
+        self.variant = needs.variant
+        return cold
+
+    def has_run(self, needs: Needs) -> bool:
+        """Whether such a job has run since its models were loaded."""
+        return needs.variant in self._variants.get(needs.models, ())
