@@ -95,7 +95,7 @@ _ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryvie
 _CACHED = type(functools.lru_cache(lambda: None))
 _CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
 #: Functions of C++ and Cython: what they keep is out of reach.
-_OF_C = ("nanobind", "cython_function_or_method", "fused_cython_function")
+_OF_C = ("nanobind", "pybind11_builtins", "PyCapsule", "cython_function_or_method", "fused_cython_function")
 _ARRAY_BYTES = 1 << 20  #: arrays of more aren't compared at each call
 _TORCH = ("torch", "triton", "numpy")
 #: Of PyTorch's classes: whose objects keep what users have set.

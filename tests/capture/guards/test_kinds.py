@@ -111,6 +111,7 @@ KINDS: dict[Kind, list[Any]] = {
     ],
     Kind.CACHED: [functools.cache(lambda: 1), functools.lru_cache(len)],
     Kind.SAME: [
+        torch._C._get_tracing_state.__self__,  # what a function of C++ is bound to
         *(len, operator.attrgetter("a"), re.compile("a"), threading.Lock(), threading.RLock(), threading.Event()),
         *(object(), Color.RED, Level.LOW, list[int], [].append, str.upper, vars(Plain)["static"], vars(Plain)["read"], vars(Plain)["cached"]),
         *((lambda: 1).__code__, torch.relu, torch.Tensor.shape),
