@@ -108,7 +108,7 @@ def scenario_the_report_as_json() -> None:
     assert module["signatures"][0]["passes"]["fuse_attention"] == 2 and module["graph_bytes"] == 0 < module["adopted_bytes"]
 
 
-def scenario_the_route_is_added_once() -> None:
+def scenario_each_route_is_added_once() -> None:
     """Twice the same path, from two copies of the pack, would keep the server from starting."""
     from types import SimpleNamespace
     from unittest.mock import patch
@@ -119,7 +119,8 @@ def scenario_the_route_is_added_once() -> None:
     server = SimpleNamespace(PromptServer=SimpleNamespace(instance=SimpleNamespace(routes=routes)))
     with patch.dict(sys.modules, {"server": server}):
         _nodes(), _nodes(load_pack("fast_compile_again"))
-    assert [route.path for route in routes] == ["/fast_compile/report"]
+    paths = [route.path for route in routes]
+    assert "/fast_compile/report" in paths and len(set(paths)) == len(paths), paths
     web.Application().add_routes(routes)
 
 
