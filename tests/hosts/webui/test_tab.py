@@ -69,7 +69,7 @@ def test_warming_up(webui: LiveWebui) -> None:
     parameters = webui.settings.parent / "params.txt"
     before, (calls, _) = parameters.read_bytes(), calls_of(webui)
     pictures = len(list(webui.settings.parent.rglob("*.png")))
-    (text,) = _press(webui, index, "64x96\n128x64 x2", True, True, True, True)
+    (text,) = _press(webui, index, "64x96\n128x64 x2", True, True, True, True, "exact")
     lines = text.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["128x64 x2", "64x96"], text  # the largest first
     assert all("traced in" in line and "no CUDA device" in line for line in lines), text
@@ -79,5 +79,5 @@ def test_warming_up(webui: LiveWebui) -> None:
     assert_same(webui.generate("txt2img", {"width": 128, "batch_size": 2}, ON), off)
     assert calls_of(webui)[0] - calls == {"fused": 3}, "traced a second time"
     assert webui.post("/probe/look")["own_forward"] is look["own_forward"]
-    (text,) = _press(webui, index, "128\n64x64", False, True, True, True)
+    (text,) = _press(webui, index, "128\n64x64", False, True, True, True, "exact")
     assert "line 1" in text and "WIDTHxHEIGHT" in text and text.startswith("64x64: "), "the good one is captured all the same"
