@@ -106,7 +106,7 @@ def test_a_reload_and_a_second_tab(browser: Any, server: LiveServer, sampled: Ed
     other.page.evaluate("(workflow) => app.loadGraphData(workflow)", workflow)
     says(other, words.partition(" ·")[0])
     queue(sampled, "find('KSampler').widgets[0].value += 1; find('KSampler').widgets[2].value = 3")
-    says(other, RATE)
+    says(other, RATE), says(sampled, RATE)
     assert other.page.locator(BADGE).inner_text() == sampled.page.locator(BADGE).inner_text()
     other.close()
     sampled.page.reload()
