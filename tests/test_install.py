@@ -234,7 +234,7 @@ def test_a_slow_build_is_stopped_with_all_that_it_started(pack: Pack, monkeypatc
 @pytest.mark.parametrize("tool", ["nvcc", "nvidia-smi"])
 def test_a_tool_that_gives_no_answer_has_a_few_seconds_and_a_day_of_rest(pack: Pack, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
     builder = load_builder(pack)
-    monkeypatch.setattr(builder, "PROBE_LIMIT_S", 1.0)
+    monkeypatch.setattr(builder, "PROBE_LIMIT_S", 2.0)  # the tool is a script of Python's, which a busy machine starts slowly
     if tool == "nvidia-smi":
         monkeypatch.setenv("SFAST_CUDA_ARCHS", "")
         (pack.tools / tool).write_text(FAKE_NVCC.format(python=sys.executable).replace('["--version"]', "sys.argv[1:]"))
@@ -248,7 +248,7 @@ def test_a_tool_that_gives_no_answer_has_a_few_seconds_and_a_day_of_rest(pack: P
     def tried(again: bool = False) -> bool:
         (pack.tools / "child.txt").unlink(missing_ok=True)
         outcome = builder.ensure(lambda line: None, environ=environ, again=again)
-        assert outcome.library is None and f"{tool} --" in outcome.reason and "gave no answer in 1 s" in outcome.reason
+        assert outcome.library is None and f"{tool} --" in outcome.reason and "gave no answer in 2 s" in outcome.reason
         started = (pack.tools / "child.txt").exists()
         if started:
             child = int((pack.tools / "child.txt").read_text())

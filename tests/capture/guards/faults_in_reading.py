@@ -69,7 +69,6 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_walk', 'self.counted.setdefault(id(table), (table, len(table), origin))', 'pass', 'structure:the number of parameters'),
     (SeenValues, '_new', 'for name in CALLING:', 'for name in ():', 'structure:nn.Linear.forward is patched'),
     (SeenValues, '_look_up', 'for _, before in seen.parts:', 'for _, before in ():', 'steering:a public attribute of a child that is a nn.Module: another number, directly'),
-    (SeenValues, '_class_attribute', 'self._class_attribute(cls, special, origin)', 'pass', 'overlooked:a truth that comes to a class'),
     (SeenValues, '_class_attribute', 'self.classes[key] = spaces', 'pass', 'structure:nn.Linear.forward is patched below a class of others'),
     (ReadSet, 'started', 'for name, chain in plan.roots:', 'for name, chain in ():', 'overlooked:an attribute of another list'),
     (ReadSet, 'started', 'self._imports.add(str(variables.get("name")))', 'pass', 'steering:an import in the forward: another number, by a helper'),

@@ -193,11 +193,14 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     "a number of a mode": (under_a_mode, Mode, lambda net: set_k(net.value)),
     # What wasn't there.
     "a method that comes to a class": (
-        lambda net, x: x * (2 if isinstance(net.value, Goes) else 1), type("Made", (), {}), lambda net: setattr(type(net.value), "go", lambda self: None)),
+        lambda net, x: x * (2 if isinstance(net.value, Goes) else 1), lambda: type("Made", (), {})(), lambda net: setattr(type(net.value), "go", lambda self: None)),
     "an attribute that comes to the class of what is in a list": (
         lambda net, x: x * sum(getattr(each, "k", 1.0) for each in net.value), lambda: [type("Made", (), {})()], lambda net: set_k(type(net.value[0]))),
     "a truth that comes to a class": (
-        lambda net, x: x * (2 if net.value else 1), type("Made", (), {}), lambda net: setattr(type(net.value), "__bool__", lambda self: False)),
+        lambda net, x: x * (2 if net.value else 1), lambda: type("Made", (), {})(), lambda net: setattr(type(net.value), "__bool__", lambda self: False)),
+    "another truth of a class": (
+        lambda net, x: x * (2 if net.value else 1), lambda: type("Made", (), {"__bool__": lambda self: True})(),
+        lambda net: setattr(type(net.value), "__bool__", lambda self: False)),
     "a file that comes": (imports, lambda: None, comes),
     "a default of a named tuple": (lambda net, x: x * net.value().k, lambda: pair(1.0), lambda net: setattr(net.value.__new__, "__defaults__", (2.0,))),
     "an operator that is a function of another name": (
