@@ -199,7 +199,8 @@ class GraphedProgram:
 
     def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
         """Whether what the program writes to is nothing else, too. Raises as :meth:`run` says."""
-        check_writes(self.program.in_place.values(), inputs, [weight for weight in weights if isinstance(weight, torch.Tensor)])
+        if self.program.in_place:
+            check_writes(self.program.in_place.values(), inputs, [weight for weight in weights if isinstance(weight, torch.Tensor)])
 
     def _check(self, inputs: list[torch.Tensor]) -> None:
         """Whether the program may serve this call. Raises as :meth:`run` says."""
