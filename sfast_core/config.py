@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
+
 from .quality.levels import EXACT, FAST, PARTS, QUALITIES
 
 CPU_SWITCH = "FAST_COMPILE_CPU"
@@ -41,6 +43,8 @@ class CompileConfig:
         quality_layers: patterns of names of layers that may compute in 8 bits, ``*`` for anything; with ``!`` in front, that may not. Empty: all.
         quality_budget: the largest relative L2 distance of a result to the exact one, more than 0. None: near-exact 1e-2, fast 3e-2; in bfloat16
             twice that; of a step that uses another's deep part 0.1.
+        devices: on which GPUs a call may be computed in parts, besides the one that the module is on: "all" that are as large and as new as that, a
+            number of GPUs in all, 1 or more, or their names. None: on that one alone (docs/several-gpus.md).
 
     Raises:
         ValueError: a field is of another type, out of its range or names what doesn't exist; the message names the field, what came and
@@ -63,6 +67,7 @@ class CompileConfig:
     quality_parts: tuple[str, ...] | None = None
     quality_layers: tuple[str, ...] = ()
     quality_budget: float | None = None
+    devices: str | int | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("cuda_graphs", "adopt_weights", "measure"):
@@ -84,6 +89,20 @@ class CompileConfig:
             object.__setattr__(self, name, tuple(given if isinstance(given, (tuple, list)) else sorted(given)))
         self._check("quality_parts", set(self.quality_parts or ()) <= set(PARTS[FAST]), f"names of {', '.join(PARTS[FAST])}, or None")
         self._check_names()
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        """A name alone is a list of one; names are written as PyTorch writes them."""
+        given: Any = self.devices
+        if given is None or given == "all" or _is_whole(given, 1):
+            return
+        listed = [given] if isinstance(given, (str, torch.device)) else given
+        try:
+            named = tuple(str(torch.device(each)) for each in listed)
+        except (RuntimeError, TypeError):
+            named = ()
+        self._check("devices", bool(named), '"all", a number of GPUs, a list of devices such as "cuda:1", or None')
+        object.__setattr__(self, "devices", named)
 
     def _check(self, name: str, good: bool, needs: str) -> None:
         if not good:

@@ -46,6 +46,7 @@ from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import WeightStore
+from .several import OfPart, Several, copied
 from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
@@ -61,6 +62,7 @@ class Engine:
     Attributes:
         config: asked anew at each call.
         devices: what there is on each device that calls ran on.
+        several: computes calls on several of them, where the settings want that.
         report: what became of the calls, for who uses ``host`` (:mod:`.reporting.reasons`).
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
@@ -80,6 +82,7 @@ class Engine:
         self.store: Store = store or WeightStore()
         self.devices = Devices(self.report, self.store, lambda device: device_graphs(device))
         self._sensitivity = Sensitivity()
+        self.several = Several(config, self.store, self.devices, self.reporter, lambda device: device_graphs(device), lambda *given: lower(*given))
         renew_in_children(self)
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -95,6 +98,7 @@ class Engine:
             self.reset()
             self.config = config
             self.report.settings = config.settings()
+            self.several.configure(config)
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in the middle of a call."""
@@ -134,6 +138,11 @@ class Engine:
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
             return self._not_keyed(call, error)
+        return self.several.call(call, device, self._compute, self.interruptions) if self.several.wanted else self._compute(call, device)
+
+    def _compute(self, call: Call, device: torch.device) -> Any:
+        """What a signed call returns, computed on this device alone."""
+        module, signature = call.module, call.signature
         on, before, in_parts = self.devices.at(device), ThreadState(), False
         with on.lock, self.taken_in.here(call.around):
             try:
@@ -158,7 +167,7 @@ class Engine:
             except BaseException as error:
                 before.put_back(error)
                 raise
-        if in_parts and self.in_parts is not None:
+        if in_parts and self.in_parts is not None and not isinstance(call.eager, OfPart):
             return self.in_parts(module, reason, call.eager)
         return self.run_eager(reason, call.eager)
 
@@ -194,6 +203,7 @@ class Engine:
         with self.store.pinned(on.device):
             result = entry.graphed.run(call.signature.tensors, self.config, replayed, call.around)
         on.served(call.signature.key, entry, self.taken_in)
+        call.served = entry
         return result
 
     def _not_run(self, on: OnDevice, call: Call, entry: CacheEntry, error: Exception) -> str | None:
@@ -258,6 +268,8 @@ class Engine:
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the forward as it was, and say why once."""
+        if isinstance(eager, OfPart):
+            eager.refuse(reason)
         self.reporter.ran_eager(reason)
         with self.store.plain():
             return eager()
@@ -274,11 +286,13 @@ class Engine:
 
     def reset(self) -> None:
         """Forget all signatures and release their graphs. The next call traces again."""
+        self.several.reset()
         self.devices.reset()
         self._tracer.forget()
 
     def release_graphs(self) -> None:
         """Release the graphs, keep the traces: a later call captures again."""
+        self.several.release()
         self.devices.release_graphs()
 
     def forget_evicted(self) -> None:
@@ -288,6 +302,7 @@ class Engine:
 
     def restore(self) -> None:
         """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
+        self.several.release()
         self.devices.restore()
 
     def lay_plain(self) -> None:
@@ -312,7 +327,7 @@ class Engine:
             failure, passing = reason_of(error), error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
             entry.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
-            result = self.run_eager(failure, self._tracer.live.finishing(module, around, call.eager))
+            result = self.run_eager(failure, call.eager if isinstance(call.eager, OfPart) else self._tracer.live.finishing(module, around, call.eager))
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()
                 self._give_up(entry, failure)
@@ -336,12 +351,14 @@ class Engine:
                 raise CaptureError(entry.guard.hooked)
             entry.others, entry.sampling, entry.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
             known = self.store, self.config, self._sensitivity, self.reporter
+            entry.spare = copied(trace) if self.several.wanted else None
             fused = fuse(lower, on, entry, trace, signature, result, around, *known)
             on.backoff.succeeded(signature.key)
             entry.tally = traced_now()
             keep()
             if on.graphs is None or not self.config.cuda_graphs:
                 self.reporter.ready(entry.report)
+            call.served = entry
             return fused  # not eager's: the first picture of a seed has the bits of all later ones
         except self.interruptions:
             self.devices.restore_unless_used()

@@ -27,9 +27,11 @@ class Call:
     Attributes:
         collecting: Python's collector was on when the call came.
         signature: what :meth:`sign` made.
+        served: the cache entry that its result came from; None where it ran as it was.
     """
 
     signature: Signature
+    served: Any = None
 
     def __init__(
         self,
@@ -45,6 +47,12 @@ class Call:
         self._copied = eager is not None  # a host that has kept its own: nobody sees these arguments again
         self._eager = eager  # not ``self.run`` in its place: what refers to itself is freed late
         self.collecting = gc.isenabled()  # asked by code of ours: inside another's recorded call that isn't the model's
+
+    def part(self, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]) -> Call:
+        """A call of a part of these arguments, which is run as it was by ``eager``."""
+        part = Call(self.module, self.forward, args, kwargs, eager, self.around)
+        part._copied, part.collecting = self._copied, self.collecting
+        return part
 
     def run(self) -> Any:
         """The forward with these arguments."""

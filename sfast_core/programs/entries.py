@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..capture import Guard
+from ..capture import Guard, Trace
 from ..graphed import GraphedProgram
 from ..reporting.report import ModuleReport, SignatureReport
 from ..runtime.recompile_limit import Tally
@@ -31,6 +31,8 @@ class CacheEntry:
     others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
     tally: Tally = field(default_factory=Tally)
     put_off: bool = False  # code of others went another way in it; not to be tried again before a call of its signature is served
+    spare: Trace | None = None  # what the program was made of, where other devices may want theirs,
+    replicas: dict[int, GraphedProgram] = field(default_factory=dict)  # which these are, by number
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides by their values as the recorded one did."""
@@ -41,9 +43,13 @@ class CacheEntry:
         return self.guard is None or (self.guard.changed(module) is None and self.guard.decided(inputs))
 
     def release(self) -> None:
-        """Release the graph, if there is one."""
-        if self.graphed is not None:
-            self.graphed.release()
+        """Release the graphs, if there are any."""
+        for graphed in self.programs():
+            graphed.release()
+
+    def programs(self) -> list[GraphedProgram]:
+        """Its program, and those that other devices have of it."""
+        return [*([self.graphed] if self.graphed is not None else []), *self.replicas.values()]
 
 
 class CacheEntries:
@@ -155,7 +161,14 @@ class CacheEntries:
 
     def programs(self) -> list[GraphedProgram]:
         """The programs that there are."""
-        return [entry.graphed for entry in self._all() if entry.graphed is not None]
+        return [graphed for entry in self._all() for graphed in entry.programs()]
+
+    def forget_replicas(self) -> None:
+        """Forget the programs that other devices have, and release their graphs."""
+        for entry in self._all():
+            for graphed in entry.replicas.values():
+                graphed.release()
+            entry.replicas.clear()
 
     def _all(self) -> list[CacheEntry]:
         return [entry for of_one in list(self._entries.values()) for entry in of_one]

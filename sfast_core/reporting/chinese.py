@@ -128,6 +128,7 @@ LINES: dict[str, str] = {
     "  {count} more calls didn't run it: {who} answered in its place": "  另有 {count} 次调用没有运行它：由 {who} 代为应答",
     "  memory: graphs {graphs}, weights laid out anew {adopted}{copied}": "  显存：图 {graphs}，重新排列的权重 {adopted}{copied}",
     ", weights in 8 bits beside them {size}": "，另有 8 位权重 {size}",
+    "  several GPUs: {what}": "  多 GPU：{what}",
     "  quality: {quality}, as it is set; what was done is said for each size": "  质量：按设置为 {quality}；每个尺寸分别说明了所做的处理",
     "  {size}: {calls}, {became}": "  {size}：{calls}，{became}",
     "ran as before: {why}": "按原样运行：{why}",

@@ -131,6 +131,7 @@ class ModuleReport:
     host: str = PYTHON
     times: dict[str, float] = field(default_factory=dict)
     pixels: int = 0
+    several: list[str] = field(default_factory=list)  #: which calls are computed on several devices and how, or why not; a clause each
 
     @property
     def graph_bytes(self) -> int:
@@ -179,6 +180,7 @@ class ModuleReport:
         copied = say(", weights in 8 bits beside them {size}", size=_megabytes(self.copied_bytes)) if self.copied_bytes else ""
         memory = {"graphs": _megabytes(self.graph_bytes), "adopted": _megabytes(self.adopted_bytes), "copied": copied}
         lines.append(say("  memory: graphs {graphs}, weights laid out anew {adopted}{copied}", **memory))
+        lines += [say("  several GPUs: {what}", what=what) for what in self.several]
         if (quality := self.settings.get("quality", "exact")) != "exact":
             lines.append(say("  quality: {quality}, as it is set; what was done is said for each size", quality=quality))
         return lines

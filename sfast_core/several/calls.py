@@ -1,0 +1,381 @@
+"""The calls of one module on several devices: which are cut, proved, computed in parts and put together, and which aren't, and why."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ..capture import Call, CaptureError, Trace, autocast_off
+from ..config import CompileConfig
+from ..graphed import GraphedProgram
+from ..programs.entries import CacheEntry
+from ..programs.on_device import Devices
+from ..programs.proof import distance_to_eager, largest_distance
+from ..quality.levels import allowed
+from ..reporting.reason import reason_of
+from ..reporting.reasons import OUT_OF_MEMORY
+from ..reporting.report import ModuleReport, SignatureReport
+from ..reporting.reporter import Reporter
+from ..runtime.any_store import Store
+from ..runtime.backoff import Backoff
+from ..runtime.graphs import DeviceGraphs
+from ..runtime.program import Program
+from ..weights import WeightsElsewhere
+from .batch import Span, batch_of, cut, joined, patterns, sent, spans, spoilt
+from .elsewhere import on_device, why_not_elsewhere
+from .part import OfPart, OneDevice
+from .places import places
+from .replica import ReplicaStore
+
+log = logging.getLogger("fast_compile")
+Compute = Callable[[Call, torch.device], Any]
+_APART = 1e-3  #: results of one and the same call, of which parts that have nothing to do with one another were others, differ by less, if at all
+_SPARE_BYTES = 1 << 29  #: what a replica works in
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How calls of one signature are computed: for each part its span of the batch, its entry and, behind the first, the entry's program there."""
+
+    spans: list[Span]
+    entries: list[CacheEntry]
+    programs: list[GraphedProgram]
+    tree: Any
+    results: list[Any]  # leaves: tensors on the meta device, everything else as it is
+
+
+class Several:
+    """Computes one module's calls on several devices, where they may be cut. It holds neither the module nor the engine.
+
+    Args:
+        config: names the devices.
+        store: of the module's weights.
+        devices: what the engine has on each.
+        reporter: of the module.
+        graphs_of: a device's graphs.
+        lower: makes programs.
+
+    Attributes:
+        wanted: whether the settings name any.
+        make_room: a host frees memory of a device, if it can: so many bytes are wanted there.
+        apart: names of arguments that say which image is which: a call whose code asks for one isn't cut.
+    """
+
+    def __init__(
+        self,
+        config: CompileConfig,
+        store: Store,
+        devices: Devices,
+        reporter: Reporter,
+        graphs_of: Callable[[torch.device], DeviceGraphs | None],
+        lower: Callable[..., Program],
+    ) -> None:
+        self.make_room: Callable[[int, torch.device], None] | None = None
+        self.apart: frozenset[str] = frozenset()
+        self._store, self._devices, self._graphs_of, self._lower, self._reporter = store, devices, graphs_of, lower, reporter
+        self._places: dict[torch.device, list[torch.device]] = {}
+        self._replicas: dict[tuple[torch.device, int], ReplicaStore] = {}
+        self._reporters: dict[int, Reporter] = {}
+        self._plans: OrderedDict[Hashable, _Plan] = OrderedDict()
+        self._refused: OrderedDict[Hashable, weakref.ref[CacheEntry]] = OrderedDict()  # for good, as long as the whole call has this entry
+        self._backoff = Backoff()
+        self._lines: dict[str, str] = {}  # of the report, by a signature's words
+        self.configure(config)
+
+    def configure(self, config: CompileConfig) -> None:
+        """Take another config. What was made under the one before has to be gone."""
+        self._config, self.wanted = config, config.devices is not None
+        self._places.clear()
+
+    def call(self, call: Call, home: torch.device, compute: Compute, interruptions: tuple[type[BaseException], ...] = ()) -> Any:
+        """What a signed call returns.
+
+        Args:
+            call: it.
+            home: where the module is.
+            compute: computes a signed call there.
+            interruptions: by which a host stops a call.
+        """
+        key, batch, where = call.signature.key, batch_of(call.signature.tensors), self.places(home)
+        if batch < 2 or len(where) < 2:
+            return compute(call, home)
+        if (plan := self._plans.get(key)) is not None:
+            self._plans.move_to_end(key)
+            try:
+                with self._alone(where):
+                    result = self._again(plan, call, batch, where, compute)
+                if result is not None:
+                    return result[0]
+            except interruptions:
+                raise
+            except Exception as error:
+                self._failed(call, batch, home, error)
+                return compute(call, home)
+            del self._plans[key]
+        whole = compute(call, home)  # traced as it is first: then it is known that it may run once more, in parts, without anybody's noticing
+        if call.served is None or self._is_refused(call) or self._backoff.reason(key) is not None:
+            return whole
+        try:
+            with self._alone(where), self._uncounted():
+                joined = self._first(call, batch, where, compute)
+        except interruptions:
+            raise
+        except Exception as error:
+            self._failed(call, batch, home, error)
+            return whole
+        self._backoff.succeeded(key)
+        return joined
+
+    def places(self, home: torch.device) -> list[torch.device]:
+        """The devices that calls may be cut for, ``home`` first."""
+        found = self._places.get(home)
+        if found is None:
+            assert self._config.devices is not None
+            found = self._places[home] = places(self._config.devices, home)
+            if len(found) < 2:
+                self._say("", f"all calls run on {home} alone: there is no other device as large, or none of those that are named")
+        return found
+
+    def release(self) -> None:
+        """Give back what the other devices hold. A later call copies the weights again."""
+        self._plans.clear()
+        if self._replicas:
+            for on in self._devices:
+                with on.lock:
+                    on.entries.forget_replicas()
+            self._replicas.clear()
+
+    def reset(self) -> None:
+        """Forget what was found out about calls."""
+        self.release()
+        self._backoff.clear()
+        self._refused.clear()
+        self._lines.clear()
+        self._reporter.report.several = []
+
+    def _failed(self, call: Call, batch: int, home: torch.device, error: Exception) -> None:
+        """A call isn't cut, because of this error. One of what it is itself is for good; of anything else it is tried again later."""
+        log.debug("while computing %s on several devices", self._reporter.report.name, exc_info=error)
+        key, reason = call.signature.key, reason_of(error)
+        self._plans.pop(key, None)
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            self.release()
+            reason = OUT_OF_MEMORY().also(f"memory ran out on one of the devices: {error}")
+        if isinstance(error, (OneDevice, CaptureError)) and call.served is not None:
+            self._refused[key] = weakref.ref(call.served)
+            while len(self._refused) > self._config.max_signatures:
+                self._refused.popitem(last=False)
+        else:
+            self._backoff.failed(key, reason)
+        self._say(str(call.signature), f"{batch} at once run on {home} alone, because {reason}", logging.WARNING)
+
+    def _is_refused(self, call: Call) -> bool:
+        refused = self._refused.get(call.signature.key)
+        return refused is not None and refused() is call.served
+
+    @contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """What runs in it are parts of a call that has been counted."""
+        calls = self._reporter.report.calls
+        before = dict(calls)
+        try:
+            yield
+        finally:
+            for name in [*calls]:
+                calls[name] = before.get(name, 0)
+
+    # -- a call that has been cut before -----------------------------------------------------------------------------------
+
+    def _again(self, plan: _Plan, call: Call, batch: int, where: Sequence[torch.device], compute: Compute) -> tuple[Any] | None:
+        """A call's result, in a tuple; None where what the plan rests on has changed."""
+        parts = [_part(call, batch, span) for span in plan.spans]
+        here = where[0]
+        given: list[list[torch.Tensor]] = []
+        ahead: list[list[torch.Tensor] | None] = []
+        for part, entry, program, there in zip(parts[1:], plan.entries[1:], plan.programs, where[1:], strict=False):
+            if entry is not plan.entries[0] and not entry.fits(call.module, part.signature.tensors):
+                return None
+            if not entry.serves(part.signature.tensors):
+                raise OneDevice("another part of the batch goes another way")
+            with _on(there):  # the others first: what this device's own part rests on is looked at while they compute
+                given.append([sent(tensor, there) for tensor in part.signature.tensors])
+                ahead.append(program.replay(given[-1]) if program.ahead and program.captured and program.readable() else None)
+        own = compute(parts[0], here)
+        if parts[0].served is not plan.entries[0]:
+            return None
+        results = [_tensors(own)]
+        with self._store.pinned(here):
+            for program, inputs, replayed, there in zip(plan.programs, given, ahead, where[1:], strict=False):
+                with _on(there):
+                    results.append(_tensors(program.run(inputs, self._config, replayed)))
+        return (_built(plan, results),)
+
+    # -- the first ---------------------------------------------------------------------------------------------------------
+
+    def _first(self, call: Call, batch: int, where: Sequence[torch.device], compute: Compute) -> Any:
+        """The result of a call that has been computed as a whole, after all that a cut rests on has been tried with it.
+
+        Raises:
+            OneDevice: it can't be cut.
+            CaptureError: the parts' results together aren't the call's.
+        """
+        here = where[0]
+        if allowed(self._config) is not None:
+            raise OneDevice(f"the quality {self._config.quality} is measured on one device")
+        if name := _named((call.args, call.kwargs), self.apart):
+            raise OneDevice(f"code of others asks for {name!r}: which image is which")
+        if reason := why_not_elsewhere(_spare(call.served), here):
+            raise OneDevice(reason)
+        cuts = spans(batch, len(where))
+        parts = [_part(call, batch, span) for span in cuts]
+        own = [compute(part, here) for part in parts]  # all of them here, for the proof of the others
+        if any(part.served is None for part in parts):
+            raise OneDevice("a part of it can't be compiled")
+        for part in parts:
+            if reason := why_not_elsewhere(_spare(part.served), here):
+                raise OneDevice(reason)
+        results, programs = [_tensors(own[0])], []
+        with self._store.pinned(here):
+            for index, there in enumerate(where[1 : len(cuts)], 1):
+                program, result = self._replica(index, here, there, parts[index], own[index])
+                programs.append(program)
+                results.append(_tensors(result))
+        plan = self._proved(call, batch, cuts, [part.served for part in parts], programs, results)
+        self._plans[call.signature.key] = plan
+        while len(self._plans) > self._config.max_signatures:
+            self._plans.popitem(last=False)
+        self._note(call, batch, cuts, where)
+        return _built(plan, results)
+
+    def _replica(self, index: int, here: torch.device, there: torch.device, part: Call, expected: Any) -> tuple[GraphedProgram, Any]:
+        """The program of a part's entry on another device, and what it computes of the part, which is what was computed ``here``."""
+        entry: CacheEntry = part.served
+        spare = _spare(entry)
+        store = self._replicas.get((here, index))
+        if store is None:
+            store = self._replicas[here, index] = ReplicaStore(self._store, here, there, lambda size: self._room(size, there))
+        reporter = self._reporters.get(index)
+        if reporter is None:
+            reporter = self._reporters[index] = Reporter(ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host))
+            reporter.may_say = lambda: False  # the module's own has said it
+        with _on(there):
+            inputs = [sent(tensor, there) for tensor in part.signature.tensors]
+            program = entry.replicas.get(index)
+            if program is None:
+                trace = on_device(spare, here, there)
+                graphs, report = self._graphs_of(there), SignatureReport(str(part.signature))
+                with autocast_off():
+                    lowered = self._lower(trace, there, store, self._config, graphs.backend if graphs else None, report, None, None, inputs)
+                program = entry.replicas[index] = GraphedProgram(lowered, trace.outputs, store, there, graphs, report, reporter)
+                report.calls = 1
+            tensors = [sent(tensor, there) for tensor in _tensors(expected)]
+            return program, program.prove(inputs, tensors, spare.computed_in, self._config.tolerance)
+
+    def _proved(
+        self, call: Call, batch: int, cuts: list[Span], entries: list[CacheEntry], programs: list[GraphedProgram], results: list[list[torch.Tensor]]
+    ) -> _Plan:
+        """The plan, shown right: together the parts' results are the call's own, and no part has anything to do with another."""
+        with self._store.plain():
+            leaves, tree = _pytree.tree_flatten(call.run())
+            expected = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            home = results[0][0].device
+            if any(not tensor.dim() or tensor.shape[0] != batch or tensor.device != home for tensor in expected):
+                raise OneDevice("not all of its results are as long as the batch")
+            if any(len(own) != len(expected) or any(part.shape[1:] != whole.shape[1:] for part, whole in zip(own, expected, strict=True)) for own in results):
+                raise OneDevice("its parts have results of other shapes")
+            like = [torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            plan = _Plan(cuts, entries, programs, tree, like)
+            distance_to_eager(_tensors(_built(plan, results)), expected, self._config.tolerance, _spare(entries[0]).computed_in)
+            for pattern in patterns(len(cuts)):
+                args, kwargs = spoilt((call.args, call.kwargs), batch, [cuts[index] for index in pattern])
+                made = _tensors(call.forward(*args, **kwargs))
+                for begin, end in (cuts[index] for index in range(len(cuts)) if index not in pattern):
+                    if largest_distance([tensor[begin:end] for tensor in made], [tensor[begin:end] for tensor in expected]) > _APART:
+                        raise OneDevice("what comes of one image depends on the others of its batch")
+        return plan
+
+    # ----------------------------------------------------------------------------------------------------------------------
+
+    def _room(self, size: int, there: torch.device) -> None:
+        """``size`` bytes are about to be taken for weights."""
+        self._reporter.say(f"copies {size / _GIB:.1f} GiB of weights to {there}")
+        if there.type != "cuda":
+            return
+        if self.make_room is not None:
+            self.make_room(size + _SPARE_BYTES, there)
+        free = torch.cuda.mem_get_info(there)[0] + torch.cuda.memory_reserved(there) - torch.cuda.memory_allocated(there)
+        if free < size + _SPARE_BYTES:
+            raise WeightsElsewhere(f"{there} has {free / _GIB:.1f} GiB free, and its weights need {size / _GIB:.1f} GiB")
+
+    def _note(self, call: Call, batch: int, cuts: list[Span], where: Sequence[torch.device]) -> None:
+        shares = ", ".join(f"{end - begin} on {there}" for (begin, end), there in zip(cuts, where, strict=False))
+        held = sum(replica.bytes for replica in self._replicas.values())
+        line = f"{batch} at once are computed as {shares}; copies of the weights take {held / _GIB:.1f} GiB"
+        if self._store.period() is None:
+            line += " and are made at each call, outside of a sampling"
+        self._say(str(call.signature), line)
+
+    def _say(self, of: str, line: str, level: int = logging.INFO) -> None:
+        """Once in the log, and in the report as long as it holds."""
+        self._lines.pop(of, None)
+        self._lines[of] = line
+        while len(self._lines) > self._config.max_signatures:
+            self._lines.pop(next(iter(self._lines)))
+        self._reporter.report.several = list(self._lines.values())
+        self._reporter.say(line, level)
+
+    @contextmanager
+    def _alone(self, where: Sequence[torch.device]) -> Iterator[None]:
+        """Alone on the graphs of all these devices: taken in one order, since two threads may do this."""
+        with ExitStack() as locks:
+            for device in sorted(set(where), key=str):
+                graphs = self._graphs_of(device)
+                locks.enter_context(self._devices.at(device).lock if device == where[0] else graphs.lock if graphs is not None else nullcontext())
+            yield
+
+
+def _part(call: Call, batch: int, span: Span) -> Call:
+    """A signed call of one span of the batch."""
+    args, kwargs = cut((call.args, call.kwargs), batch, span)
+    part = call.part(args, kwargs, OfPart())
+    part.sign()
+    return part
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def _built(plan: _Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
+    """A call's result of its parts'."""
+    parts = iter(zip(*results, strict=True))
+    leaves = [joined(next(parts), plan.spans, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in plan.results]
+    return _pytree.tree_unflatten(leaves, plan.tree)
+
+
+def _named(value: Any, names: frozenset[str]) -> str | None:
+    """Which of these names is a key somewhere in the arguments, or None."""
+    if not names or not isinstance(value, (dict, list, tuple)):
+        return None
+    if isinstance(value, dict) and not names.isdisjoint(value):
+        return min(names & value.keys())
+    return next((found for item in (value.values() if isinstance(value, dict) else value) if (found := _named(item, names))), None)
+
+
+def _spare(entry: CacheEntry) -> Trace:
+    assert entry.spare is not None, "kept for each entry where several devices are wanted"
+    return entry.spare
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """What is launched without a device of its own goes there."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,203 @@
+"""A module's weights on another device than the module's: copies, made anew where the module's change.
+
+Of a write to a weight PyTorch counts most, and none to an inference tensor or through ``weight.data``. So, as with all that is made of weights
+(:mod:`..runtime.copies`), copies stay as they are only while the host says that nobody writes, and as far as no write is seen; at any other call all of
+them are made anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..runtime.any_store import Store
+from ..runtime.copies import Copies
+from ..runtime.streaming.kept import Kept
+from ..weights import Arrival, Arriving, Bound, Weight, WeightRef, WeightsElsewhere
+
+
+@dataclass
+class _Copy:
+    tensor: torch.Tensor
+    made_of: tuple[int, ...]  # where the module's tensors lay, and how often they had been written to
+    period: Hashable
+
+
+class ReplicaStore:
+    """The weights of one module on another device, laid out as its own store lays them out. Not thread-safe: its caller holds :attr:`lock`.
+
+    Args:
+        store: the module's own.
+        home: where the module is.
+        there: where the copies are.
+        room: told how many bytes are about to be taken there; it raises where they aren't to be had.
+
+    Attributes:
+        brought: how often weights were copied, all in all, in bytes.
+    """
+
+    kept: Kept | None = None
+    steps: int | None = None
+
+    def __init__(self, store: Store, home: torch.device, there: torch.device, room: Callable[[int], None]) -> None:
+        self.lock: AbstractContextManager[Any] = threading.RLock()
+        self.copies = Copies(WeightRef.tensor)  # none: what is made of weights there is exact
+        self.brought = 0
+        self._store, self._home, self._there, self._room = store, home, there, room
+        self._copies: dict[Weight, _Copy] = {}
+
+    @property
+    def bytes(self) -> int:
+        """What the copies take."""
+        return sum(copy.tensor.nbytes for copy in self._copies.values())
+
+    @property
+    def adopted_bytes(self) -> int:
+        """Nothing of the module's is laid out anew for this one."""
+        return 0
+
+    def drop(self) -> None:
+        """Give the memory back. Graphs that read it have to be gone."""
+        self._copies.clear()
+
+    def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
+        """As the module's own: a copy lies as what it is one of."""
+        return self._store.may_pack(weight, self._home)
+
+    def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
+        """The copies. Raises as the module's own store does, and :class:`WeightsElsewhere` where a weight has to be brought at each call."""
+        return [self._copies[weight].tensor for weight in self._made(weights, ())]
+
+    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
+        """Likewise."""
+        return [self._copies[weight].tensor for weight in self._made(weights, arrivals)]
+
+    def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
+        """What tells whether these copies are still the module's weights."""
+        return _BoundCopies(self._store.bind(weights, tensors), weights, self._store.period)
+
+    def period(self) -> Hashable:
+        """The module's own."""
+        return self._store.period()
+
+    def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
+        """Nothing is brought."""
+        return lambda: True
+
+    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+        """Nothing is brought."""
+        return lambda: True
+
+    @contextmanager
+    def pinned(self, device: torch.device) -> Iterator[None]:
+        """Copies stay where they are; what they are made of is held by whoever calls the module."""
+        yield
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """The module's forward doesn't see them."""
+        yield
+
+    def begin_sampling(self, steps: int | None = None) -> None:
+        """The module's own is told."""
+
+    def end_sampling(self) -> None:
+        """Likewise."""
+
+    def renew(self) -> None:
+        """In a forked child: the parent's memory isn't there."""
+        self.lock = threading.RLock()
+        self._copies.clear()
+
+    def lay_plain(self) -> None:
+        """Nobody else sees them."""
+
+    def lay_again(self, device: torch.device) -> None:
+        """Nobody else sees them."""
+
+    def leave_to_autograd(self) -> None:
+        """Nobody trains them."""
+
+    def restore(self) -> int:
+        """None of the module's tensors lies anew because of them."""
+        return 0
+
+    def _made(self, weights: Sequence[Weight], arrivals: Sequence[Arrival]) -> Sequence[Weight]:
+        """``weights``, whose copies are by now what the module has."""
+        sources = self._store.resolve(weights, self._home, arrivals) if arrivals else self._store.tensors(weights, self._home)
+        here = [source for source in sources if isinstance(source, torch.Tensor)]
+        if len(here) < len(sources):
+            raise WeightsElsewhere("weights are brought to the device at each call")
+        period, seen = self._store.period(), list(map(_seen, weights))
+        wanted = [
+            (weight, source, made_of)
+            for weight, source, made_of in zip(weights, here, seen, strict=True)
+            if (copy := self._copies.get(weight)) is None or copy.made_of != made_of or period is None or copy.period != period
+        ]
+        new = sum(source.nbytes for weight, source, _ in wanted if not self._fits(weight, source))
+        if new:
+            self._room(new)
+        with torch.inference_mode(False), torch.no_grad():
+            for weight, source, made_of in wanted:
+                tensor = self._copies[weight].tensor if self._fits(weight, source) else _like(source, self._there if source.device == self._home else source.device)
+                tensor.copy_(source, non_blocking=True)
+                self._copies[weight] = _Copy(tensor, made_of, period)
+                self.brought += source.nbytes
+        return weights
+
+    def _fits(self, weight: Weight, source: torch.Tensor) -> bool:
+        copy = self._copies.get(weight)
+        return copy is not None and (copy.tensor.shape, copy.tensor.dtype, copy.tensor.stride()) == (source.shape, source.dtype, _dense(source))
+
+
+class _BoundCopies(Bound):
+    """Copies of weights, and whether what they were made of is still what the module has, as it was.
+
+    Args:
+        own: of the copies' addresses and the module's tensors.
+        weights: the weights.
+        period: equal in all calls between which nobody writes.
+    """
+
+    def __init__(self, own: Bound, weights: Sequence[Weight], period: Callable[[], Hashable]) -> None:
+        self.pointers = own.pointers
+        self._own, self._period, self._made_in = own, period, period()
+        tensors = [ref.tensor() for weight in weights for ref in weight.refs]
+        self._made_of = [weakref.ref(tensor) for tensor in tensors if not tensor.is_inference()]
+        self._versions = [tensor._version for tensor in tensors if not tensor.is_inference()]
+
+    @property
+    def sources(self) -> list[int]:
+        """The addresses of the module's tensors."""
+        return self._own.sources
+
+    def readable(self) -> bool:
+        """Whether a graph that reads the copies may find in them what it should: they are there in any case."""
+        return self._made_in is not None and self._period() == self._made_in
+
+    def current(self) -> bool:
+        """Whether the module's tensors are those that were copied, where they were, and nobody was seen to write to them."""
+        return self.readable() and self._own.readable() and self._own.current() and [_version(made_of()) for made_of in self._made_of] == self._versions
+
+
+def _version(tensor: torch.Tensor | None) -> int:
+    return -1 if tensor is None else tensor._version
+
+
+def _seen(weight: Weight) -> tuple[int, ...]:
+    tensors = [ref.tensor() for ref in weight.refs]
+    return tuple(number for tensor in tensors for number in (id(tensor), tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version))
+
+
+def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(torch.empty_like(tensor, device="meta").stride())
+
+
+def _like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return torch.empty_like(tensor, device=device)
