@@ -10,7 +10,7 @@ import logging
 import operator
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,7 +78,9 @@ class CompiledModule:
         return self.module
 
 
-def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: str | None = None) -> CompiledModule:
+def compile(
+    module: torch.nn.Module, config: CompileConfig | None = None, name: str | None = None, devices: str | int | Sequence[str] | None = None
+) -> CompiledModule:
     """Make ``module``'s forward fast. The first call traces, later ones replay; what can't be traced runs as before.
 
     A module that is compiled already, or its handle, gives the same handle. Where ``config`` is another one, the next call traces anew.
@@ -87,6 +89,7 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
         module: any module whose forward takes tensors, numbers and containers of them.
         config: None for the defaults, or for what a module that is compiled already has.
         name: for the report; None takes the class's name, likewise.
+        devices: as the config's field of this name; None is as that has it.
 
     Raises:
         TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's. For a pipeline there is :func:`compile_pipeline`.
@@ -99,6 +102,9 @@ def compile(module: torch.nn.Module, config: CompileConfig | None = None, name: 
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
     there = _installed(module)
+    if devices is not None:
+        before = there.engine.config if there is not None else CompileConfig()
+        config = (config or before).replace(devices=devices)
     if there is not None:
         there.engine.configure(config, name)
         return there.handle(module)

@@ -88,15 +88,15 @@ def joined(parts: Sequence[torch.Tensor], batch_spans: Sequence[Span], like: tor
     return whole
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on ``device``, with the strides that it has, also where elements lie over one another; itself where it is there."""
-    if tensor.device == device:
+def sent(tensor: torch.Tensor, home: torch.device, there: torch.device) -> torch.Tensor:
+    """A copy of what is at ``home``, with the strides that it has, also where elements lie over one another; itself where it is anywhere else."""
+    if tensor.device != home or home == there:
         return tensor
     once = tensor
     for dim, step in enumerate(tensor.stride()):
         if not step and tensor.shape[dim] > 1:
             once = once.narrow(dim, 0, 1)
     if once.is_conj() or once.is_neg():
-        return tensor.to(device)
-    copy = torch.empty_strided(once.shape, once.stride(), dtype=once.dtype, device=device)
+        return tensor.to(there)
+    copy = torch.empty_strided(once.shape, once.stride(), dtype=once.dtype, device=there)
     return copy.copy_(once, non_blocking=True).expand(tensor.shape)

@@ -207,7 +207,7 @@ class Several:
             if not entry.serves(part.signature.tensors):
                 raise OneDevice("another part of the batch goes another way")
             with _on(there):  # the others first: what this device's own part rests on is looked at while they compute
-                given.append([sent(tensor, there) for tensor in part.signature.tensors])
+                given.append([sent(tensor, here, there) for tensor in part.signature.tensors])
                 ahead.append(program.replay(given[-1]) if program.ahead and program.captured and program.readable() else None)
         own = compute(parts[0], here)
         if parts[0].served is not plan.entries[0]:
@@ -268,7 +268,7 @@ class Several:
             reporter = self._reporters[index] = Reporter(ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host))
             reporter.may_say = lambda: False  # the module's own has said it
         with _on(there):
-            inputs = [sent(tensor, there) for tensor in part.signature.tensors]
+            inputs = [sent(tensor, here, there) for tensor in part.signature.tensors]
             program = entry.replicas.get(index)
             if program is None:
                 trace = on_device(spare, here, there)
@@ -277,7 +277,7 @@ class Several:
                     lowered = self._lower(trace, there, store, self._config, graphs.backend if graphs else None, report, None, None, inputs)
                 program = entry.replicas[index] = GraphedProgram(lowered, trace.outputs, store, there, graphs, report, reporter)
                 report.calls = 1
-            tensors = [sent(tensor, there) for tensor in _tensors(expected)]
+            tensors = [sent(tensor, here, there) for tensor in _tensors(expected)]
             return program, program.prove(inputs, tensors, spare.computed_in, self._config.tolerance)
 
     def _proved(

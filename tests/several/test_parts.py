@@ -84,8 +84,8 @@ def test_what_is_spoilt_is_infinite() -> None:
 
 @pytest.mark.parametrize("x", [torch.randn(2, 3).T, torch.randn(1, 3).expand(4, 3), torch.randn(6)[::2], torch.randn(2, dtype=torch.complex64).conj()])
 def test_what_is_sent_keeps_its_strides(x: torch.Tensor) -> None:
-    there = sent(x, META)
-    assert there.device == META and there.shape == x.shape and (x.is_conj() or there.stride() == x.stride()) and sent(x, CPU) is x
+    there = sent(x, CPU, META)
+    assert there.device == META and there.shape == x.shape and (x.is_conj() or there.stride() == x.stride()) and sent(x, CPU, CPU) is sent(x, META, CPU) is x
 
 
 def test_a_recorded_call_makes_its_tensors_elsewhere() -> None:

@@ -1,0 +1,159 @@
+"""``python -m benchmarks.several_gpus``: one call of a batch on one GPU and on several, in one run, rounds in turn.
+
+SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3 medium; random weights, the same for both. A call is
+waited for, as a sampler's step mostly is. Prints a table and writes CSV and Markdown: the time of a call, the speed-up, how far the results are from one
+GPU's, whether two calls gave the same bits, and what the first calls took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .full_size import MODELS, build_unet, inputs_for
+from .machine import facts, write
+from .transformer import _build_sd3, _sd3_inputs
+
+_ROUNDS = 15
+_CALLS = 8
+_WARM_UP_CALLS = 4
+
+
+@dataclass
+class Row:
+    """One model on so many GPUs."""
+
+    model: str
+    batch: int
+    gpus: int
+    ms: float = 0.0
+    times: float = 1.0
+    distance: float = 0.0
+    same_bits: bool = True
+    first_calls_s: float = 0.0
+    said: str = ""
+    rounds_ms: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: makes a module, and the keyword arguments of a call."""
+
+    name: str
+    batch: int
+    build: Callable[[], Any]
+    inputs: Callable[[Any], dict[str, Any]]
+
+
+def subjects() -> list[Subject]:
+    """All of them."""
+    gpu, half = torch.device("cuda", 0), torch.float16
+    sd15, sdxl = MODELS
+    return [
+        Subject("SDXL 1024x1024, cfg 7", 2, lambda: build_unet(sdxl.config, gpu, half), lambda unet: inputs_for(unet, gpu, half)),
+        Subject("SDXL 1024x1024, cfg 7, 2 pictures", 4, lambda: build_unet(sdxl.config, gpu, half), lambda unet: inputs_for(unet, gpu, half, 4)),
+        Subject("SD1.5 512x512, cfg 7", 2, lambda: build_unet(sd15.config, gpu, half), lambda unet: inputs_for(unet, gpu, half)),
+        Subject("SD3 medium 1024x1024, cfg 5", 2, lambda: _build_sd3(torch.bfloat16), lambda model: _sd3_inputs(model, torch.bfloat16)),
+    ]
+
+
+@torch.no_grad()
+def measure(subject: Subject, gpus: int, rounds: int = _ROUNDS) -> list[Row]:
+    """One GPU beside ``gpus``."""
+    import sfast_core
+
+    module = subject.build()
+    modules = [module, copy.deepcopy(module)]
+    inputs = subject.inputs(module)
+    handles = [sfast_core.compile(modules[0]), sfast_core.compile(modules[1], devices=gpus)]
+    rows = [Row(subject.name, subject.batch, 1), Row(subject.name, subject.batch, gpus)]
+    results = []
+    for handle, row in zip(handles, rows, strict=True):
+        start = time.perf_counter()
+        with handle.sampling():
+            made = [_result(handle(**inputs)) for _ in range(_WARM_UP_CALLS)]
+            _wait()
+        row.first_calls_s = time.perf_counter() - start
+        row.same_bits = all(torch.equal(each, made[0]) for each in made)
+        results.append(made[0].float())
+    rows[1].distance = float((results[1] - results[0]).norm() / results[0].norm())
+    for turn in range(rounds):
+        for handle, row in list(zip(handles, rows, strict=True))[:: 1 if turn % 2 else -1]:
+            with handle.sampling():
+                handle(**inputs)
+                _wait()
+                start = time.perf_counter()
+                for _ in range(_CALLS):
+                    handle(**inputs)
+                    torch.cuda.synchronize(0)
+            row.rounds_ms.append((time.perf_counter() - start) * 1000 / _CALLS)
+    for handle, row in zip(handles, rows, strict=True):
+        row.ms, row.said = statistics.median(row.rounds_ms), "; ".join(handle.engine.report.several)
+        row.times = rows[0].ms / row.ms
+        handle.uninstall()
+    return rows
+
+
+def _result(result: Any) -> torch.Tensor:
+    return (result[0] if isinstance(result, tuple) else result).clone()
+
+
+def _wait() -> None:
+    for index in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(index)
+
+
+def link(gpus: int) -> str:
+    """Whether the GPUs read one another's memory, and how fast a copy is."""
+    there = all(torch.cuda.can_device_access_peer(0, index) for index in range(1, gpus))
+    here, other = torch.empty(1 << 30, dtype=torch.uint8, device="cuda:0"), torch.empty(1 << 30, dtype=torch.uint8, device="cuda:1")
+    for _ in range(2):
+        _wait()
+        start = time.perf_counter()
+        other.copy_(here)
+        _wait()
+        seconds = time.perf_counter() - start
+    return f"peer access {'yes' if there else 'no'}, a copy {1.07 / seconds:.0f} GB/s"
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    header = ["model", "batch", "GPUs", "ms a call", "x one GPU", "distance to one GPU's", "same bits", "first 4 calls"]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for row in rows:
+        times, distance = (f"{row.times:.2f}", f"{row.distance:.1e}") if row.gpus > 1 else ("", "")
+        cells = [row.model, str(row.batch), str(row.gpus), f"{row.ms:.2f}", times, distance, "yes" if row.same_bits else "no", f"{row.first_calls_s:.1f} s"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse arguments, measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.several_gpus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", help="which, by the beginnings of their names, separated by commas (default: all)")
+    parser.add_argument("--gpus", type=int, default=2, help="how many (2)")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"how many ({_ROUNDS})")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for several_gpus.csv and several_gpus.md")
+    args = parser.parse_args()
+    if torch.cuda.device_count() < args.gpus:
+        raise SystemExit(f"benchmarks.several_gpus needs {args.gpus} GPUs, there are {torch.cuda.device_count()}")
+    rows = []
+    for subject in subjects():
+        if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
+            rows += measure(subject, args.gpus, args.rounds)
+            print("\n".join(f"{row.model}: {row.gpus}: {row.ms:.2f} ms, {row.times:.2f} x, {row.said}" for row in rows[-2:]), flush=True)
+            torch.cuda.empty_cache()
+    if rows:
+        print(write(args.out, "several_gpus", rows, table(rows), {**facts(), "link": link(args.gpus)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""One call on two GPUs against eager and against one GPU, while weights, sizes and memory change."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import sfast_core
+from sfast_core.runtime.graphs import device_graphs
+from tests.gpu.test_replay import distance, inputs, unet
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")]
+OTHER = torch.device("cuda", 1)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def pair() -> tuple[Any, Any]:
+    twin = unet()
+    return sfast_core.compile(copy.deepcopy(twin), devices=2), twin
+
+
+def check(fast: Any, twin: Any, given: tuple[Any, ...]) -> torch.Tensor:
+    result: torch.Tensor = fast(*given, return_dict=False)[0]
+    assert distance(result, twin(*given, return_dict=False)[0]) < 5e-3
+    return result
+
+
+def cut(fast: Any) -> bool:
+    return any("1 on cuda:0, 1 on cuda:1" in line or "are computed as" in line for line in fast.report().modules[0].several)
+
+
+def test_the_halves_of_a_batch_are_computed_on_two() -> None:
+    fast, twin = pair()
+    given = inputs()
+    with fast.sampling():
+        first = check(fast, twin, given)
+        for _ in range(5):
+            assert torch.equal(check(fast, twin, given), first)
+        check(fast, twin, inputs()), check(fast, twin, inputs(batch=4)), check(fast, twin, inputs(batch=3)), check(fast, twin, inputs(24, 40))
+    assert cut(fast), fast.report().text()
+    report = fast.report().modules[0]
+    assert report.calls["eager"] == 0 and report.calls["replayed"] >= 5 and device_graphs(OTHER).bytes > 0  # type: ignore[union-attr]
+
+
+def test_weights_that_change_change_there_too() -> None:
+    fast, twin = pair()
+    with fast.sampling():
+        for _ in range(3):
+            check(fast, twin, inputs())
+    for way in ("in place", "unseen", "replaced"):
+        for net in (fast.module, twin):
+            weight = net.conv_in.weight
+            torch.manual_seed(1)
+            new = torch.randn_like(weight) * 0.05
+            if way == "in place":
+                weight.copy_(new)
+            elif way == "unseen":
+                weight.data.copy_(new * 2)
+            else:
+                net.conv_in.weight = torch.nn.Parameter(new * 3, requires_grad=False)
+        check(fast, twin, inputs())
+        with fast.sampling():
+            check(fast, twin, inputs()), check(fast, twin, inputs())
+    assert cut(fast), fast.report().text()
+
+
+def test_what_the_other_holds_is_given_back() -> None:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(OTHER)
+    fast, twin = pair()
+    with fast.sampling():
+        for _ in range(3):
+            check(fast, twin, inputs())
+        assert torch.cuda.memory_allocated(OTHER) > before
+        fast.engine.release_graphs()
+        assert torch.cuda.memory_allocated(OTHER) <= before + (1 << 20) and device_graphs(OTHER).bytes == 0  # type: ignore[union-attr]
+        check(fast, twin, inputs()), check(fast, twin, inputs())
+    fast.uninstall()
+
+
+def test_without_room_there_it_runs_on_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, twin = pair()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 20, 1 << 30))
+    with fast.sampling():
+        for _ in range(3):
+            check(fast, twin, inputs())
+    assert not cut(fast) and "GiB free" in fast.report().text()
