@@ -37,6 +37,7 @@ class Copies:
 
     Attributes:
         at_each_call: whether the host doesn't say that nobody writes to weights.
+        unwritten: equal in all calls between which nobody does, as the host said when the last one began; None: it didn't.
     """
 
     def __init__(self, source: Callable[[WeightRef], torch.Tensor]) -> None:
@@ -44,6 +45,7 @@ class Copies:
         self._made: dict[_Key, _Made] = {}
         self._while: Hashable = None
         self.at_each_call = True
+        self.unwritten: Hashable = None
 
     def __bool__(self) -> bool:
         return bool(self._made)
@@ -81,7 +83,7 @@ class Copies:
         Args:
             unwritten: equal in all calls between which nobody writes to weights, as the host says. None: it doesn't.
         """
-        self.at_each_call = unwritten is None
+        self.at_each_call, self.unwritten = unwritten is None, unwritten
         if not self.at_each_call and self._made and (unwritten != self._while or any(map(_written, self._made.values()))):
             _settle({device for made in self._made.values() for _, _, device in made.forms})
             self._make_all(list(self._made))

@@ -152,7 +152,13 @@ class Several:
             for on in self._devices:
                 with on.lock:
                     on.entries.forget_replicas()
+            for replica in self._replicas.values():
+                replica.release_all()
             self._replicas.clear()
+
+    def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
+        """What takes memory of the other devices: the graphs of each, of whatever module, and the copies of this one's weights."""
+        return [each for replica in self._replicas.values() for each in ((self._graphs_of(replica.device), replica.device), (replica, replica.device))]
 
     def reset(self) -> None:
         """Forget what was found out about calls."""
@@ -262,7 +268,7 @@ class Several:
         spare = _spare(entry)
         store = self._replicas.get((here, index))
         if store is None:
-            store = self._replicas[here, index] = ReplicaStore(self._store, here, there, lambda size: self._room(size, there))
+            store = self._replicas[here, index] = self._replica_store(here, there)
         reporter = self._reporters.get(index)
         if reporter is None:
             reporter = self._reporters[index] = Reporter(ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host))
@@ -279,6 +285,10 @@ class Several:
                 report.calls = 1
             tensors = [sent(tensor, here, there) for tensor in _tensors(expected)]
             return program, program.prove(inputs, tensors, spare.computed_in, self._config.tolerance)
+
+    def _replica_store(self, here: torch.device, there: torch.device) -> ReplicaStore:
+        room = weakref.WeakMethod(self._room)  # this has the store
+        return ReplicaStore(self._store, here, there, self._lock(there), lambda size: room()(size, there))  # type: ignore[misc]
 
     def _proved(
         self, call: Call, batch: int, cuts: list[Span], entries: list[CacheEntry], programs: list[GraphedProgram], results: list[list[torch.Tensor]]
@@ -320,7 +330,7 @@ class Several:
         shares = ", ".join(f"{end - begin} on {there}" for (begin, end), there in zip(cuts, where, strict=False))
         held = sum(replica.bytes for replica in self._replicas.values())
         line = f"{batch} at once are computed as {shares}; copies of the weights take {held / _GIB:.1f} GiB"
-        if self._store.period() is None:
+        if self._store.copies.unwritten is None:
             line += " and are made at each call, outside of a sampling"
         self._say(str(call.signature), line)
 
@@ -338,9 +348,12 @@ class Several:
         """Alone on the graphs of all these devices: taken in one order, since two threads may do this."""
         with ExitStack() as locks:
             for device in sorted(set(where), key=str):
-                graphs = self._graphs_of(device)
-                locks.enter_context(self._devices.at(device).lock if device == where[0] else graphs.lock if graphs is not None else nullcontext())
+                locks.enter_context(self._devices.at(device).lock if device == where[0] else self._lock(device))
             yield
+
+    def _lock(self, device: torch.device) -> AbstractContextManager[Any]:
+        graphs = self._graphs_of(device)
+        return graphs.lock if graphs is not None else nullcontext()
 
 
 def _part(call: Call, batch: int, span: Span) -> Call:

@@ -7,7 +7,6 @@ them are made anew.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -26,7 +25,7 @@ from ..weights import Arrival, Arriving, Bound, Weight, WeightRef, WeightsElsewh
 class _Copy:
     tensor: torch.Tensor
     made_of: tuple[int, ...]  # where the module's tensors lay, and how often they had been written to
-    period: Hashable
+    unwritten: Hashable
 
 
 class ReplicaStore:
@@ -36,17 +35,20 @@ class ReplicaStore:
         store: the module's own.
         home: where the module is.
         there: where the copies are.
+        lock: of what runs there.
         room: told how many bytes are about to be taken there; it raises where they aren't to be had.
 
     Attributes:
-        brought: how often weights were copied, all in all, in bytes.
+        device: where the copies are.
+        brought: the bytes that were copied in all.
+        made: counts how often the copies went.
     """
 
     kept: Kept | None = None
     steps: int | None = None
 
-    def __init__(self, store: Store, home: torch.device, there: torch.device, room: Callable[[int], None]) -> None:
-        self.lock: AbstractContextManager[Any] = threading.RLock()
+    def __init__(self, store: Store, home: torch.device, there: torch.device, lock: AbstractContextManager[Any], room: Callable[[int], None]) -> None:
+        self.lock, self.device, self.made = lock, there, 0
         self.copies = Copies(WeightRef.tensor)  # none: what is made of weights there is exact
         self.brought = 0
         self._store, self._home, self._there, self._room = store, home, there, room
@@ -62,9 +64,19 @@ class ReplicaStore:
         """Nothing of the module's is laid out anew for this one."""
         return 0
 
-    def drop(self) -> None:
-        """Give the memory back. Graphs that read it have to be gone."""
-        self._copies.clear()
+    def release_all(self) -> int:
+        """Give the memory back. Graphs that read it are captured anew. Returns its bytes."""
+        with self.lock:
+            freed = self.bytes
+            if freed and self._there.type == "cuda":
+                torch.cuda.synchronize(self._there)
+            self._copies.clear()
+            self.made += 1
+            return freed
+
+    def evict(self, wanted_bytes: int) -> int:
+        """Likewise, where any is wanted: a part of the weights is of no use."""
+        return self.release_all() if wanted_bytes > 0 else 0
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
         """As the module's own: a copy lies as what it is one of."""
@@ -80,11 +92,11 @@ class ReplicaStore:
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """What tells whether these copies are still the module's weights."""
-        return _BoundCopies(self._store.bind(weights, tensors), weights, self._store.period)
+        return _BoundCopies(self._store.bind(weights, tensors), weights, weakref.ref(self))
 
     def period(self) -> Hashable:
-        """The module's own."""
-        return self._store.period()
+        """In which nobody writes to the module's weights, as its store was told when the last call began."""
+        return self._store.copies.unwritten
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
         """Nothing is brought."""
@@ -112,8 +124,8 @@ class ReplicaStore:
 
     def renew(self) -> None:
         """In a forked child: the parent's memory isn't there."""
-        self.lock = threading.RLock()
         self._copies.clear()
+        self.made += 1
 
     def lay_plain(self) -> None:
         """Nobody else sees them."""
@@ -134,11 +146,11 @@ class ReplicaStore:
         here = [source for source in sources if isinstance(source, torch.Tensor)]
         if len(here) < len(sources):
             raise WeightsElsewhere("weights are brought to the device at each call")
-        period, seen = self._store.period(), list(map(_seen, weights))
+        unwritten = self.period()
         wanted = [
             (weight, source, made_of)
-            for weight, source, made_of in zip(weights, here, seen, strict=True)
-            if (copy := self._copies.get(weight)) is None or copy.made_of != made_of or period is None or copy.period != period
+            for weight, source, made_of in zip(weights, here, map(_seen, weights, here), strict=True)
+            if (copy := self._copies.get(weight)) is None or (copy.made_of, copy.unwritten) != (made_of, unwritten) or unwritten is None
         ]
         new = sum(source.nbytes for weight, source, _ in wanted if not self._fits(weight, source))
         if new:
@@ -147,7 +159,7 @@ class ReplicaStore:
             for weight, source, made_of in wanted:
                 tensor = self._copies[weight].tensor if self._fits(weight, source) else _like(source, self._there if source.device == self._home else source.device)
                 tensor.copy_(source, non_blocking=True)
-                self._copies[weight] = _Copy(tensor, made_of, period)
+                self._copies[weight] = _Copy(tensor, made_of, unwritten)
                 self.brought += source.nbytes
         return weights
 
@@ -162,12 +174,12 @@ class _BoundCopies(Bound):
     Args:
         own: of the copies' addresses and the module's tensors.
         weights: the weights.
-        period: equal in all calls between which nobody writes.
+        store: has the copies.
     """
 
-    def __init__(self, own: Bound, weights: Sequence[Weight], period: Callable[[], Hashable]) -> None:
+    def __init__(self, own: Bound, weights: Sequence[Weight], store: weakref.ref[ReplicaStore]) -> None:
         self.pointers = own.pointers
-        self._own, self._period, self._made_in = own, period, period()
+        self._own, self._store, self._then = own, store, _now(store())
         tensors = [ref.tensor() for weight in weights for ref in weight.refs]
         self._made_of = [weakref.ref(tensor) for tensor in tensors if not tensor.is_inference()]
         self._versions = [tensor._version for tensor in tensors if not tensor.is_inference()]
@@ -178,21 +190,27 @@ class _BoundCopies(Bound):
         return self._own.sources
 
     def readable(self) -> bool:
-        """Whether a graph that reads the copies may find in them what it should: they are there in any case."""
-        return self._made_in is not None and self._period() == self._made_in
+        """Whether the copies are there, and nobody has written to the module's weights meanwhile as far as the host says."""
+        return self._then is not None and _now(self._store()) == self._then
 
     def current(self) -> bool:
         """Whether the module's tensors are those that were copied, where they were, and nobody was seen to write to them."""
         return self.readable() and self._own.readable() and self._own.current() and [_version(made_of()) for made_of in self._made_of] == self._versions
 
 
+def _now(store: ReplicaStore | None) -> tuple[int, Hashable] | None:
+    """Which copies there are, and since when nobody writes; None where that isn't known."""
+    return None if store is None or store.period() is None else (store.made, store.period())
+
+
 def _version(tensor: torch.Tensor | None) -> int:
     return -1 if tensor is None else tensor._version
 
 
-def _seen(weight: Weight) -> tuple[int, ...]:
+def _seen(weight: Weight, source: torch.Tensor) -> tuple[int, ...]:
     tensors = [ref.tensor() for ref in weight.refs]
-    return tuple(number for tensor in tensors for number in (id(tensor), tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version))
+    versions = (number for tensor in tensors for number in (id(tensor), tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version))
+    return (source.data_ptr(), *versions)
 
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
