@@ -16,6 +16,7 @@ from .free_memory import FastCompileFreeMemory
 from .report import FastCompileReport
 from .routes import add_routes
 from .settings import FastCompileSettings
+from .several_gpus import FastCompileSeveralGPUs
 from .warm_up import FastCompileWarmUp
 
 log = logging.getLogger("fast_compile")
@@ -35,6 +36,7 @@ class FastCompileExtension(ComfyExtension):
             ApplyFastCompileCLIP,
             ApplyFastCompileControlNet,
             FastCompileSettings,
+            FastCompileSeveralGPUs,
             FastCompileWarmUp,
             FastCompileReport,
             FastCompileBenchmark,

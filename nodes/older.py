@@ -106,6 +106,12 @@ class _Settings(_Older):
         return (None,)
 
 
+class _SeveralGPUs(_Older):
+    REQUIRED: ClassVar[dict[str, Any]] = {"model": ("MODEL",), "gpus": ("INT", {"default": 0, "min": 0, "max": 64})}
+    OPTIONAL: ClassVar[dict[str, Any]] = {"devices": ("STRING", {"default": ""})}
+    RETURN_TYPES = ("MODEL",)
+
+
 class _WarmUp(_Older):
     REQUIRED: ClassVar[dict[str, Any]] = {
         "model": ("MODEL",),
@@ -174,6 +180,7 @@ NODE_CLASS_MAPPINGS: dict[str, type[_Older]] = {
     "ApplyFastCompileCLIP": _applies("clip", "CLIP"),
     "ApplyFastCompileControlNet": _applies("control_net", "CONTROL_NET"),
     "FastCompileSettings": _Settings,
+    "FastCompileSeveralGPUs": _SeveralGPUs,
     "FastCompileWarmUp": _WarmUp,
     "FastCompileReport": _Report,
     "FastCompileBenchmark": _Benchmark,
@@ -185,6 +192,7 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "ApplyFastCompileCLIP": "Apply Fast Compile (CLIP)",
     "ApplyFastCompileControlNet": "Apply Fast Compile (ControlNet)",
     "FastCompileSettings": "Fast Compile Settings",
+    "FastCompileSeveralGPUs": "Fast Compile on Several GPUs",
     "FastCompileWarmUp": "Fast Compile Warm-Up",
     "FastCompileReport": "Fast Compile Report",
     "FastCompileBenchmark": "Fast Compile Benchmark",

@@ -127,11 +127,11 @@ class CompiledPipeline:
         return steps if isinstance(steps, int) else None
 
     def _config_of(self, name: str) -> CompileConfig:
-        """This one, but what runs once for a picture is exact: of a quality below that the denoiser alone has something.
+        """This one, but what runs once for a picture is exact and on one GPU: of a quality below that, or of several, the denoiser alone has something.
 
         Graphs of large pictures save an autoencoder's halves no time, and hold gigabytes.
         """
-        config = self._config if name.startswith(_DENOISERS) else self._config.replace(quality=EXACT)
+        config = self._config if name.startswith(_DENOISERS) else self._config.replace(quality=EXACT, devices=None)
         most = HALVES.get(name.rpartition(".")[2]) if "." in name else None
         return config if most is None or config.graph_pixels is not None else config.replace(graph_pixels=most)
 
@@ -157,7 +157,7 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
     Args:
         pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`. Models that
             are compiled already, by another pipeline that shares them, take this config. A compiled pipeline is given back with it.
-        config: for all of its models, but that its quality is the denoiser's alone; None for the defaults, or for what a compiled pipeline has.
+        config: for all of its models, but that its quality and devices are the denoiser's alone; None for the defaults, or for what a compiled pipeline has.
 
     Raises:
         TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.

@@ -5,6 +5,7 @@ export const RUNS = new Set([
   "ApplyFastCompileVAE",
   "ApplyFastCompileCLIP",
   "ApplyFastCompileControlNet",
+  "FastCompileSeveralGPUs",
   "FastCompileBenchmark",
 ]);
 export const OTHERS = new Set(["FastCompileWarmUp", "FastCompileReport", "FastCompileFreeMemory"]); // they show what the graphs of all models hold

@@ -2,7 +2,7 @@
 
 from .clip import apply_clip
 from .controlnet import apply_controlnet
-from .install import apply, report, states
+from .install import apply, apply_devices, report, states
 from .vae import apply_vae
 
-__all__ = ["apply", "apply_clip", "apply_controlnet", "apply_vae", "report", "states"]
+__all__ = ["apply", "apply_clip", "apply_controlnet", "apply_devices", "apply_vae", "report", "states"]

@@ -31,8 +31,8 @@ class FastCompileWrapper:
 
     def __init__(self, config: CompileConfig, metadata: dict[str, Any] | None = None) -> None:
         self.config = config
+        self.metadata = metadata
         self.status = status_of_this_node()
-        self._metadata = metadata
         self.note(None)
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,9 +47,9 @@ class FastCompileWrapper:
 
     def note(self, state: ModelState | None) -> None:
         """Write into the metadata of the prompt's pictures which quality is set and, where there is a state, what was done for it."""
-        if self._metadata is not None:
+        if self.metadata is not None:
             done = [] if state is None else [clause for report in state.reports() for signature in report.signatures for clause in signature.lossy]
-            self._metadata[KEY] = {"quality": self.config.quality, "done": list(dict.fromkeys(done))}
+            self.metadata[KEY] = {"quality": self.config.quality, "done": list(dict.fromkeys(done))}
 
 
 #: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
@@ -116,12 +116,31 @@ def apply(model: Any, config: CompileConfig | None = None, metadata: dict[str, A
 
     prepare()
     clone = with_patches_on_device(with_patches_in_place(model.clone()))
+    config = config or CompileConfig()
+    if config.devices is None:  # a node before this one may have named some
+        config = config.replace(devices=next((wrapper.config.devices for wrapper in _wrappers_of(clone)), None))
     remove(clone)
-    clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config or CompileConfig(), metadata))
+    clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config, metadata))
     clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
     clone.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, on_pre_run)
     clone.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, on_cleanup)
     return clone
+
+
+def apply_devices(model: Any, devices: str | int | Sequence[str]) -> Any:
+    """A clone of a ModelPatcher that computes batches on several GPUs: compiled as it was, or by the defaults where it wasn't.
+
+    Args:
+        model: a ``comfy.model_patcher.ModelPatcher``.
+        devices: as :class:`CompileConfig` has it.
+
+    Raises:
+        TypeError: as :func:`apply`.
+        ValueError: there are no such devices.
+    """
+    before = next(iter(_wrappers_of(model)), None) if hasattr(model, "get_wrappers") else None
+    config = before.config if before is not None else CompileConfig()
+    return apply(model, config.replace(devices=devices), before.metadata if before is not None else None)
 
 
 def watched_clone(patcher: Any) -> Any:

@@ -43,7 +43,7 @@ def report_of(thing: Any, form: Callable[[Report], T]) -> T:
 
 
 def graph_bytes() -> int:
-    """What the captured graphs of all models hold."""
+    """What the captured graphs of all models hold, and the copies of weights on other GPUs."""
     return sum(graphs.bytes for graphs in _graphs())
 
 
@@ -57,7 +57,7 @@ def graph_bytes_by_model() -> dict[str, int]:
 
 
 def release_graphs() -> int:
-    """Drop every captured graph; returns the bytes released. The traces stay: a graph is captured again when its signature comes."""
+    """Drop every captured graph, and copies of weights on other GPUs; returns the bytes released. The traces stay: a graph is captured again when its signature comes."""
     freed = sum(graphs.release_all() for graphs in _graphs())
     for state in states():
         state.engine.forget_evicted()
@@ -91,5 +91,6 @@ def fresh_state(model: Any) -> Iterator[None]:
 
 
 def _graphs() -> list[Any]:
-    found = {id(on.graphs): on.graphs for state in states() for on in state.engine.devices if on.graphs is not None}
+    found: dict[int, Any] = {id(on.graphs): on.graphs for state in states() for on in state.engine.devices if on.graphs is not None}
+    found |= {id(held): held for state in states() for held, _ in state.engine.several.held() if held is not None}
     return list(found.values())

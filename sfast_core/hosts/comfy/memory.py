@@ -1,7 +1,7 @@
 """Captured graphs in ComfyUI's own list of loaded models, so that its memory management counts them and can take them away.
 
 ``free_memory``, ``unload_all_models`` and the server's ``/free`` walk that list and ask each entry for its size, to unload a part of it,
-or to go. The graphs of a device are one entry there: the smallest patcher that answers these questions. A patcher's own callbacks can't do
+or to go. The graphs of a device are one entry there, and so are the copies of a model's weights on another GPU: the smallest patcher that answers these questions. A patcher's own callbacks can't do
 it: when a model was last sampled without our node, ``unload_all_models`` calls none of them.
 """
 
@@ -10,13 +10,22 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from ...runtime.graphs import DeviceGraphs
-
 log = logging.getLogger("fast_compile")
+
+
+class Held(Protocol):
+    """Memory of ours on a device: its graphs, or copies of weights."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    def evict(self, wanted_bytes: int) -> int: ...
+
+    def release_all(self) -> int: ...
 
 
 class FastCompileGraphs(torch.nn.Module):
@@ -32,7 +41,7 @@ def _patcher_class() -> Any:
     class GraphsPatcher(ModelPatcher):  # type: ignore[misc]
         """One device's graphs as ComfyUI sees a loaded model. Nothing in here raises into the host."""
 
-        def __init__(self, graphs: DeviceGraphs, device: torch.device) -> None:
+        def __init__(self, graphs: Held, device: torch.device) -> None:
             self._graphs = weakref.ref(graphs)  # first: some versions ask for the size while they are made
             super().__init__(FastCompileGraphs(), load_device=device, offload_device=torch.device("cpu"))
             self.model.device = device
@@ -87,14 +96,24 @@ def _patcher_class() -> Any:
 
 
 #: The entry of each device's graphs. The host's list holds patchers weakly, so somebody has to.
-_ENTRIES: weakref.WeakKeyDictionary[DeviceGraphs, Any] = weakref.WeakKeyDictionary()
+_ENTRIES: weakref.WeakKeyDictionary[Held, Any] = weakref.WeakKeyDictionary()
 
 
-def keep_listed(graphs: DeviceGraphs | None, device: torch.device) -> None:
+def make_room(size: int, device: torch.device) -> None:
+    """Have the host free memory of a device, so that so many bytes are to be had. Never raises."""
+    try:
+        import comfy.model_management
+
+        comfy.model_management.free_memory(size, device)
+    except Exception:
+        log.debug("Fast Compile: ComfyUI couldn't free memory of %s", device, exc_info=True)
+
+
+def keep_listed(graphs: Held | None, device: torch.device) -> None:
     """See to it that ``graphs`` are in the host's list while they hold memory. Never raises; costs a microsecond when they are.
 
     Args:
-        graphs: a device's graphs; None where there are none.
+        graphs: a device's graphs, or copies of weights there; None where there are none.
         device: the device that they are on.
     """
     try:

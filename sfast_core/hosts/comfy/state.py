@@ -25,12 +25,12 @@ from ...runtime.store import WeightStore
 from ..fallback import with_fallback
 from ..hook import Hook
 from ..live import LiveCalls
-from ..options import Steering, options_of
+from ..options import PROMPTS, Steering, options_of
 from .by_blocks import ByBlocks
 from .dynamic import DynamicStore
 from .events import LineAPrompt
 from .leaves import casting_leaves
-from .memory import keep_listed
+from .memory import keep_listed, make_room
 from .obstacles import Obstacles, why_left_alone
 from .offload import ComfyOffload
 from .reach import Reach
@@ -150,6 +150,8 @@ class HookedState:
             result = self._live(model, original, args, kwargs, lambda traced, call: self._compute(model, traced, call, eager), (interrupted,))
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
+            for held, device in self.engine.several.held():
+                keep_listed(held, device)
             return result
 
         return with_fallback(self.engine, attempt, lambda: original(*args, **kwargs))
@@ -283,7 +285,7 @@ class ModelState(HookedState):
 
 def _engine_of_block(owner: Callable[[], Any], of_model: Callable[[], Engine | None], config: CompileConfig, name: str) -> Engine:
     """For a block of a model. It holds nothing of that, nor of the model's state, which are to go without the collector."""
-    engine, whole = engine_of(owner(), name, replace(config, adopt_weights=False), _is_dynamic(owner())), of_model()
+    engine, whole = engine_of(owner(), name, replace(config, adopt_weights=False, devices=None), _is_dynamic(owner())), of_model()
     engine.interruptions = whole.interruptions if whole is not None else ()
     return engine
 
@@ -304,4 +306,5 @@ def engine_of(owner: torch.nn.Module, name: str, config: CompileConfig, dynamic:
     else:
         engine = Engine(name, config, casting_leaves, WeightStore(ComfyOffload(owner)), host=COMFY)
     engine.reporter.may_say = _LINE
+    engine.several.make_room, engine.several.apart = make_room, PROMPTS
     return engine

@@ -64,7 +64,7 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
         self.accelerator.begin(arguments.enabled)
         if arguments.enabled:
             wanted = frozenset(name for name in (VAE, TEXT_ENCODER) if getattr(arguments, name))
-            self.accelerator.attach_parts(p.sd_model, settings.config(arguments.cuda_graphs), wanted)
+            self.accelerator.attach_parts(p.sd_model, settings.config(arguments.cuda_graphs).replace(devices=None), wanted)
             p.extra_generation_params[TITLE] = "on"
             given_otherwise = {switch.field: str(value) for switch in OTHERS if (value := getattr(arguments, switch.name)) != switch.default}
             p.extra_generation_params.update(given_otherwise)

@@ -21,6 +21,7 @@ _DISABLED_REWRITES = "fast_compile_disabled_rewrites"
 _QUALITY_BUDGET = "fast_compile_quality_budget"
 _QUALITY_LAYERS = "fast_compile_quality_layers"
 _QUALITY_REUSE = "fast_compile_quality_reuse"
+_GPUS = "fast_compile_gpus"
 _SECTION = ("fast_compile", TITLE)
 
 
@@ -60,6 +61,11 @@ def add() -> None:
         _QUALITY_REUSE, False, "Let steps use what others computed deep inside the model, where the quality is fast",
         "in samplings of 9 steps and more, within 0.1 of the exact result of each step",
     )  # fmt: skip
+    option(
+        _GPUS, 1, "GPUs on which the UNet computes a batch in parts",
+        "the two prompts of a cfg above 1, several pictures; each takes a copy of its weights; 0: all that are as large as the webui's",
+        gr.Number, {"precision": 0},
+    )  # fmt: skip
 
 
 def config(cuda_graphs: bool, quality: str = EXACT) -> CompileConfig:
@@ -73,6 +79,7 @@ def config(cuda_graphs: bool, quality: str = EXACT) -> CompileConfig:
         "quality_budget": float(_option(_QUALITY_BUDGET, 0.0)) or None,
         "quality_layers": _listed(_QUALITY_LAYERS),
         "quality_parts": PARTS[FAST] if _option(_QUALITY_REUSE, False) else None,
+        "devices": {0: "all", 1: None}.get(gpus := int(_option(_GPUS, 1)), gpus),
     }
     kept: dict[str, Any] = {"cuda_graphs": cuda_graphs, "quality": quality}
     for name, value in fields.items():

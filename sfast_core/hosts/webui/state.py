@@ -16,7 +16,7 @@ from ...reporting.report import ModuleReport
 from ..blocks import Blocks
 from ..fallback import with_fallback
 from ..live import LiveCalls
-from ..options import Steering, options_place
+from ..options import PROMPTS, Steering, options_place
 from ..parts import PartCalls
 from .blocks import forges_blocks
 from .lora import LazyLoras
@@ -155,7 +155,9 @@ class UnetState(ModuleState):
     def __init__(self, config: CompileConfig, name: str) -> None:
         super().__init__(config, name)
         self._live = LiveCalls(self.engine)
-        self._blocks = Blocks(name, lambda block: _Block(Engine(block, config, forges_blocks, host=WEBUI)))
+        self.engine.several.apart = PROMPTS
+        of_block = config.replace(devices=None)
+        self._blocks = Blocks(name, lambda block: _Block(Engine(block, of_block, forges_blocks, host=WEBUI)))
         self._by_blocks = False
         self._sampling = 0  # the last one that was seen
 

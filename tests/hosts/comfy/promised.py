@@ -43,6 +43,12 @@ NODES: dict[str, tuple[str, list[tuple[str, str, str, Any]], list[str], bool]] =
         ["FAST_COMPILE_SETTINGS"],
         False,
     ),
+    "FastCompileSeveralGPUs": (
+        "Fast Compile on Several GPUs",
+        [("model", _REQUIRED, "MODEL", None), ("gpus", _REQUIRED, "INT", 0), ("devices", _OPTIONAL, "STRING", "")],
+        ["MODEL"],
+        False,
+    ),
     "FastCompileWarmUp": ("Fast Compile Warm-Up", [*_SAMPLED, ("sizes", _REQUIRED, "STRING", "1024x1024"), _CFG], ["MODEL"], False),
     "FastCompileReport": (
         "Fast Compile Report",
