@@ -239,7 +239,8 @@ class Several:
             raise OneDevice(f"the quality {self._config.quality} is measured on one device")
         if name := _named((call.args, call.kwargs), self.apart):
             raise OneDevice(f"code of others asks for {name!r}: which image is which")
-        if reason := why_not_elsewhere(_spare(call.served), here):
+        whole = _spare(call.served)
+        if reason := why_not_elsewhere(whole, whole, here):
             raise OneDevice(reason)
         cuts = spans(batch, len(where))
         parts = [_part(call, batch, span) for span in cuts]
@@ -247,7 +248,7 @@ class Several:
         if any(part.served is None for part in parts):
             raise OneDevice("a part of it can't be compiled")
         for part in parts:
-            if reason := why_not_elsewhere(_spare(part.served), here):
+            if reason := why_not_elsewhere(_spare(part.served), whole, here):
                 raise OneDevice(reason)
         results, programs = [_tensors(own[0])], []
         with self._store.pinned(here):

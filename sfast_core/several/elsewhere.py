@@ -14,12 +14,18 @@ from ..capture.leaf import Leaf
 from ..capture.nodes import new_graph
 
 
-def why_not_elsewhere(trace: Trace, home: torch.device) -> str | None:
-    """Why other devices can't compute parts of calls like this one, or None."""
+def why_not_elsewhere(trace: Trace, whole: Trace, home: torch.device) -> str | None:
+    """Why other devices can't compute parts of calls like this one, or None.
+
+    Args:
+        trace: of a part.
+        whole: of the whole call. It may be the same.
+        home: where both were recorded.
+    """
     outputs = trace.outputs
     if trace.live:
         return "code of others runs between its graphs"
-    if outputs.effects or outputs.writes.indices or outputs.states:
+    if not outputs.effects.within(whole.outputs.effects) or outputs.writes.indices or outputs.states:
         return "it leaves something behind besides its result"
     for node in trace.graph.nodes:
         if isinstance(node.target, Leaf):

@@ -167,6 +167,21 @@ def test_a_state_of_the_module_is_not_stepped_twice() -> None:
         torch.testing.assert_close(handle(x), twin(x))
 
 
+@pytest.mark.parametrize(("left", "is_cut"), [(lambda x: "called", True), (lambda x: tuple(x.shape), False), (lambda x: x * 2, False)])
+def test_what_is_left_behind_is_what_the_whole_leaves(left: Run, is_cut: bool) -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        net.left = left(x)
+        return net.lin(x)  # type: ignore[no-any-return]
+
+    handle = compiled(forward)
+    for _ in range(3):
+        x = torch.randn(2, 4)
+        check(handle, x)
+        handle(x)
+        assert torch.equal(handle.module.left, x * 2) if isinstance(handle.module.left, torch.Tensor) else handle.module.left == left(x)
+    assert ("are computed as" in lines(handle)) is is_cut
+
+
 def test_arguments_in_containers_are_cut_and_others_left() -> None:
     def forward(net: Any, x: torch.Tensor, options: dict[str, Any]) -> dict[str, Any]:
         return {"y": net.lin(x) + options["more"][0] + options["table"], "n": 2}

@@ -61,6 +61,11 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self._writes)
 
+    def within(self, other: Effects) -> bool:
+        """Whether another call leaves these, too, whatever it computes: plain values at places where it leaves the same. What is there already isn't left."""
+        mine, theirs = ([(write.tree, write.leaves) for write in each._writes] for each in (self, other))
+        return self.targets <= other.targets and all(each in theirs and all(index is None for index, _ in each[1]) for each in mine)
+
     def add(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
         """Note that ``do(value)``, which writes to ``target``, is to be repeated; False where the value can't be made again."""
         leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))  # a pytree makes a tuple of it
