@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..quantise.triton_kernels import rotate, store_rows, to_eight_bits, to_float8
+from ..quantise.triton_kernels import divided, rotate, store_rows, to_eight_bits, to_float8
 
 
 @triton.jit
@@ -108,5 +108,5 @@ def norm_quantise_kernel(
         divisor = tl.load(given)
         if tl.program_id(0) == 0:
             tl.store(factors, divisor)
-        quotient = tl.div_rn(v, tl.broadcast_to(divisor, v.shape))
+        quotient = divided(v, divisor, BY_HAND)
         tl.store(q + offsets, to_float8(quotient, LIMIT, q.dtype.element_ty, BY_HAND), mask=live)
