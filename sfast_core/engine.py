@@ -46,7 +46,7 @@ from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import DeviceGraphs, device_graphs
 from .runtime.store import WeightStore
-from .several import OfPart, Several, copied
+from .several import OfPart, Several
 from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
@@ -351,7 +351,7 @@ class Engine:
                 raise CaptureError(entry.guard.hooked)
             entry.others, entry.sampling, entry.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
             known = self.store, self.config, self._sensitivity, self.reporter
-            entry.spare = copied(trace) if self.several.wanted else None
+            entry.spare = self.several.spare(trace, on.device)
             fused = fuse(lower, on, entry, trace, signature, result, around, *known)
             on.backoff.succeeded(signature.key)
             entry.tally = traced_now()

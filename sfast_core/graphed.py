@@ -155,6 +155,11 @@ class GraphedProgram:
         return self._outputs.build(results)
 
     @property
+    def bound(self) -> Bound | None:
+        """Where the weights were that the graph reads, when that was found to be so last; None where there is no graph."""
+        return self._bound
+
+    @property
     def captured(self) -> bool:
         """Whether there is a graph."""
         return self._captured is not None and self._captured.alive and self._streams.ready()

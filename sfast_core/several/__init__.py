@@ -5,7 +5,6 @@ call lowered for them (:mod:`.elsewhere`); tensors go from device to device by c
 """
 
 from .calls import Several
-from .elsewhere import copied
 from .part import OfPart, OneDevice
 
-__all__ = ["OfPart", "OneDevice", "Several", "copied"]
+__all__ = ["OfPart", "OneDevice", "Several"]

@@ -7,7 +7,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,10 +28,11 @@ from ..runtime.backoff import Backoff
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
 from ..weights import WeightsElsewhere
-from .batch import Span, batch_of, cut, joined, patterns, sent, spans, spoilt
-from .elsewhere import on_device, why_not_elsewhere
-from .part import OfPart, OneDevice
+from .batch import Span, batch_of, patterns, sent, spans, spoilt
+from .elsewhere import copied, on_device, why_not_elsewhere
+from .part import OneDevice
 from .places import places
+from .plan import Plan, built, launching_on, named, part_of, tensors_of
 from .replica import ReplicaStore
 
 log = logging.getLogger("fast_compile")
@@ -40,17 +40,6 @@ Compute = Callable[[Call, torch.device], Any]
 _APART = 1e-3  #: results of one and the same call, of which parts that have nothing to do with one another were others, differ by less, if at all
 _SPARE_BYTES = 1 << 29  #: what a replica works in
 _GIB = 2**30
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How calls of one signature are computed: for each part its span of the batch, its entry and, behind the first, the entry's program there."""
-
-    spans: list[Span]
-    entries: list[CacheEntry]
-    programs: list[GraphedProgram]
-    tree: Any
-    results: list[Any]  # leaves: tensors on the meta device, everything else as it is
 
 
 class Several:
@@ -82,10 +71,11 @@ class Several:
         self.make_room: Callable[[int, torch.device], None] | None = None
         self.apart: frozenset[str] = frozenset()
         self._store, self._devices, self._graphs_of, self._lower, self._reporter = store, devices, graphs_of, lower, reporter
+        self._home: torch.device | None = None  # where the module was in the last call
         self._places: dict[torch.device, list[torch.device]] = {}
-        self._replicas: dict[tuple[torch.device, int], ReplicaStore] = {}
-        self._reporters: dict[int, Reporter] = {}
-        self._plans: OrderedDict[Hashable, _Plan] = OrderedDict()
+        self._replicas: dict[int, ReplicaStore] = {}
+        self._reporters: dict[torch.device, Reporter] = {}
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._refused: OrderedDict[Hashable, weakref.ref[CacheEntry]] = OrderedDict()  # for good, as long as the whole call has this entry
         self._backoff = Backoff()
         self._lines: dict[str, str] = {}  # of the report, by a signature's words
@@ -105,6 +95,9 @@ class Several:
             compute: computes a signed call there.
             interruptions: by which a host stops a call.
         """
+        if home != self._home:  # copies for a module that was elsewhere are of no use
+            self.release()
+            self._home = home
         key, batch, where = call.signature.key, batch_of(call.signature.tensors), self.places(home)
         if batch < 2 or len(where) < 2:
             return compute(call, home)
@@ -144,6 +137,10 @@ class Several:
             if len(found) < 2:
                 self._say("", f"all calls run on {home} alone: there is no other device as large, or none of those that are named")
         return found
+
+    def spare(self, trace: Trace, home: torch.device) -> Trace | None:
+        """A recorded call for other devices to make theirs of; None where there are none."""
+        return copied(trace) if self.wanted and len(self.places(home)) > 1 else None
 
     def release(self) -> None:
         """Give back what the other devices hold. A later call copies the weights again."""
@@ -201,9 +198,9 @@ class Several:
 
     # -- a call that has been cut before -----------------------------------------------------------------------------------
 
-    def _again(self, plan: _Plan, call: Call, batch: int, where: Sequence[torch.device], compute: Compute) -> tuple[Any] | None:
+    def _again(self, plan: Plan, call: Call, batch: int, where: Sequence[torch.device], compute: Compute) -> tuple[Any] | None:
         """A call's result, in a tuple; None where what the plan rests on has changed."""
-        parts = [_part(call, batch, span) for span in plan.spans]
+        parts = [part_of(call, batch, span) for span in plan.spans]
         here = where[0]
         given: list[list[torch.Tensor]] = []
         ahead: list[list[torch.Tensor] | None] = []
@@ -212,18 +209,19 @@ class Several:
                 return None
             if not entry.serves(part.signature.tensors):
                 raise OneDevice("another part of the batch goes another way")
-            with _on(there):  # the others first: what this device's own part rests on is looked at while they compute
+            with launching_on(there):  # the others first: what this device's own part rests on is looked at while they compute
                 given.append([sent(tensor, here, there) for tensor in part.signature.tensors])
                 ahead.append(program.replay(given[-1]) if program.ahead and program.captured and program.readable() else None)
         own = compute(parts[0], here)
         if parts[0].served is not plan.entries[0]:
             return None
-        results = [_tensors(own)]
+        results = [tensors_of(own)]
         with self._store.pinned(here):
-            for program, inputs, replayed, there in zip(plan.programs, given, ahead, where[1:], strict=False):
-                with _on(there):
-                    results.append(_tensors(program.run(inputs, self._config, replayed)))
-        return (_built(plan, results),)
+            for index, (program, inputs, replayed, there) in enumerate(zip(plan.programs, given, ahead, where[1:], strict=False), 1):
+                first = plan.entries[0].graphed if plan.entries[index] is plan.entries[0] else None
+                with launching_on(there), self._replicas[index].found_valid(None if first is None else first.bound):
+                    results.append(tensors_of(program.run(inputs, self._config, replayed)))
+        return (built(plan, results),)
 
     # -- the first ---------------------------------------------------------------------------------------------------------
 
@@ -237,44 +235,44 @@ class Several:
         here = where[0]
         if allowed(self._config) is not None:
             raise OneDevice(f"the quality {self._config.quality} is measured on one device")
-        if name := _named((call.args, call.kwargs), self.apart):
+        if name := named((call.args, call.kwargs), self.apart):
             raise OneDevice(f"code of others asks for {name!r}: which image is which")
         whole = _spare(call.served)
         if reason := why_not_elsewhere(whole, whole, here):
             raise OneDevice(reason)
         cuts = spans(batch, len(where))
-        parts = [_part(call, batch, span) for span in cuts]
+        parts = [part_of(call, batch, span) for span in cuts]
         own = [compute(part, here) for part in parts]  # all of them here, for the proof of the others
         if any(part.served is None for part in parts):
             raise OneDevice("a part of it can't be compiled")
         for part in parts:
             if reason := why_not_elsewhere(_spare(part.served), whole, here):
                 raise OneDevice(reason)
-        results, programs = [_tensors(own[0])], []
+        results, programs = [tensors_of(own[0])], []
         with self._store.pinned(here):
             for index, there in enumerate(where[1 : len(cuts)], 1):
                 program, result = self._replica(index, here, there, parts[index], own[index])
                 programs.append(program)
-                results.append(_tensors(result))
+                results.append(tensors_of(result))
         plan = self._proved(call, batch, cuts, [part.served for part in parts], programs, results)
         self._plans[call.signature.key] = plan
         while len(self._plans) > self._config.max_signatures:
             self._plans.popitem(last=False)
         self._note(call, batch, cuts, where)
-        return _built(plan, results)
+        return built(plan, results)
 
     def _replica(self, index: int, here: torch.device, there: torch.device, part: Call, expected: Any) -> tuple[GraphedProgram, Any]:
         """The program of a part's entry on another device, and what it computes of the part, which is what was computed ``here``."""
         entry: CacheEntry = part.served
         spare = _spare(entry)
-        store = self._replicas.get((here, index))
+        store = self._replicas.get(index)
         if store is None:
-            store = self._replicas[here, index] = self._replica_store(here, there)
-        reporter = self._reporters.get(index)
+            store = self._replicas[index] = self._replica_store(here, there)
+        reporter = self._reporters.get(there)
         if reporter is None:
-            reporter = self._reporters[index] = Reporter(ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host))
+            reporter = self._reporters[there] = Reporter(ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host))
             reporter.may_say = lambda: False  # the module's own has said it
-        with _on(there):
+        with launching_on(there):
             inputs = [sent(tensor, here, there) for tensor in part.signature.tensors]
             program = entry.replicas.get(index)
             if program is None:
@@ -284,7 +282,7 @@ class Several:
                     lowered = self._lower(trace, there, store, self._config, graphs.backend if graphs else None, report, None, None, inputs)
                 program = entry.replicas[index] = GraphedProgram(lowered, trace.outputs, store, there, graphs, report, reporter)
                 report.calls = 1
-            tensors = [sent(tensor, here, there) for tensor in _tensors(expected)]
+            tensors = [sent(tensor, here, there) for tensor in tensors_of(expected)]
             return program, program.prove(inputs, tensors, spare.computed_in, self._config.tolerance)
 
     def _replica_store(self, here: torch.device, there: torch.device) -> ReplicaStore:
@@ -293,7 +291,7 @@ class Several:
 
     def _proved(
         self, call: Call, batch: int, cuts: list[Span], entries: list[CacheEntry], programs: list[GraphedProgram], results: list[list[torch.Tensor]]
-    ) -> _Plan:
+    ) -> Plan:
         """The plan, shown right: together the parts' results are the call's own, and no part has anything to do with another."""
         with self._store.plain():
             leaves, tree = _pytree.tree_flatten(call.run())
@@ -304,11 +302,11 @@ class Several:
             if any(len(own) != len(expected) or any(part.shape[1:] != whole.shape[1:] for part, whole in zip(own, expected, strict=True)) for own in results):
                 raise OneDevice("its parts have results of other shapes")
             like = [torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            plan = _Plan(cuts, entries, programs, tree, like)
-            distance_to_eager(_tensors(_built(plan, results)), expected, self._config.tolerance, _spare(entries[0]).computed_in)
+            plan = Plan(cuts, entries, programs, tree, like)
+            distance_to_eager(tensors_of(built(plan, results)), expected, self._config.tolerance, _spare(entries[0]).computed_in)
             for pattern in patterns(len(cuts)):
                 args, kwargs = spoilt((call.args, call.kwargs), batch, [cuts[index] for index in pattern])
-                made = _tensors(call.forward(*args, **kwargs))
+                made = tensors_of(call.forward(*args, **kwargs))
                 for begin, end in (cuts[index] for index in range(len(cuts)) if index not in pattern):
                     if largest_distance([tensor[begin:end] for tensor in made], [tensor[begin:end] for tensor in expected]) > _APART:
                         raise OneDevice("what comes of one image depends on the others of its batch")
@@ -357,39 +355,6 @@ class Several:
         return graphs.lock if graphs is not None else nullcontext()
 
 
-def _part(call: Call, batch: int, span: Span) -> Call:
-    """A signed call of one span of the batch."""
-    args, kwargs = cut((call.args, call.kwargs), batch, span)
-    part = call.part(args, kwargs, OfPart())
-    part.sign()
-    return part
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-
-
-def _built(plan: _Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
-    """A call's result of its parts'."""
-    parts = iter(zip(*results, strict=True))
-    leaves = [joined(next(parts), plan.spans, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in plan.results]
-    return _pytree.tree_unflatten(leaves, plan.tree)
-
-
-def _named(value: Any, names: frozenset[str]) -> str | None:
-    """Which of these names is a key somewhere in the arguments, or None."""
-    if not names or not isinstance(value, (dict, list, tuple)):
-        return None
-    if isinstance(value, dict) and not names.isdisjoint(value):
-        return min(names & value.keys())
-    return next((found for item in (value.values() if isinstance(value, dict) else value) if (found := _named(item, names))), None)
-
-
 def _spare(entry: CacheEntry) -> Trace:
     assert entry.spare is not None, "kept for each entry where several devices are wanted"
     return entry.spare
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """What is launched without a device of its own goes there."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

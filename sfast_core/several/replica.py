@@ -42,6 +42,7 @@ class ReplicaStore:
         device: where the copies are.
         brought: the bytes that were copied in all.
         made: counts how often the copies went.
+        valid: which weights of the module's are known to be where they were.
     """
 
     kept: Kept | None = None
@@ -49,6 +50,7 @@ class ReplicaStore:
 
     def __init__(self, store: Store, home: torch.device, there: torch.device, lock: AbstractContextManager[Any], room: Callable[[int], None]) -> None:
         self.lock, self.device, self.made = lock, there, 0
+        self.valid: Bound | None = None
         self.copies = Copies(WeightRef.tensor)  # none: what is made of weights there is exact
         self.brought = 0
         self._store, self._home, self._there, self._room = store, home, there, room
@@ -77,6 +79,15 @@ class ReplicaStore:
     def evict(self, wanted_bytes: int) -> int:
         """Likewise, where any is wanted: a part of the weights is of no use."""
         return self.release_all() if wanted_bytes > 0 else 0
+
+    @contextmanager
+    def found_valid(self, bound: Bound | None) -> Iterator[None]:
+        """For its length it is known that these weights of the module's are where they were: a program on its own device has just read them."""
+        self.valid = bound
+        try:
+            yield
+        finally:
+            self.valid = None
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
         """As the module's own: a copy lies as what it is one of."""
@@ -180,6 +191,7 @@ class _BoundCopies(Bound):
     def __init__(self, own: Bound, weights: Sequence[Weight], store: weakref.ref[ReplicaStore]) -> None:
         self.pointers = own.pointers
         self._own, self._store, self._then = own, store, _now(store())
+        self._with = None if (alive := store()) is None else alive.valid
         tensors = [ref.tensor() for weight in weights for ref in weight.refs]
         self._made_of = [weakref.ref(tensor) for tensor in tensors if not tensor.is_inference()]
         self._versions = [tensor._version for tensor in tensors if not tensor.is_inference()]
@@ -195,7 +207,9 @@ class _BoundCopies(Bound):
 
     def current(self) -> bool:
         """Whether the module's tensors are those that were copied, where they were, and nobody was seen to write to them."""
-        return self.readable() and self._own.readable() and self._own.current() and [_version(made_of()) for made_of in self._made_of] == self._versions
+        store = self._store()
+        known = self._with is not None and store is not None and store.valid is self._with  # of the same weights, as they were when these were copied
+        return self.readable() and (known or (self._own.readable() and self._own.current())) and [_version(made_of()) for made_of in self._made_of] == self._versions
 
 
 def _now(store: ReplicaStore | None) -> tuple[int, Hashable] | None:

@@ -167,6 +167,19 @@ def test_a_state_of_the_module_is_not_stepped_twice() -> None:
         torch.testing.assert_close(handle(x), twin(x))
 
 
+def test_parts_that_go_different_ways() -> None:
+    """By what the arguments hold: of both parts, of one, of the other, of none."""
+
+    def forward(net: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return net.lin(x) if mask.all() else net.lin(x) * mask  # type: ignore[no-any-return]
+
+    handle = compiled(forward)
+    for _ in range(3):
+        for rows in ((1, 1), (1, 0), (0, 1), (0, 0)):
+            for _ in range(2):
+                check(handle, torch.randn(2, 4), torch.tensor(rows, dtype=torch.float32)[:, None].expand(2, 4))
+
+
 @pytest.mark.parametrize(("left", "is_cut"), [(lambda x: "called", True), (lambda x: tuple(x.shape), False), (lambda x: x * 2, False)])
 def test_what_is_left_behind_is_what_the_whole_leaves(left: Run, is_cut: bool) -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,61 @@
+"""How calls of one signature are computed in parts, and the parts themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ..capture import Call
+from ..graphed import GraphedProgram
+from ..programs.entries import CacheEntry
+from .batch import Span, cut, joined
+from .part import OfPart
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How calls of one signature are computed: for each part its span of the batch, its entry and, behind the first, the entry's program there."""
+
+    spans: list[Span]
+    entries: list[CacheEntry]
+    programs: list[GraphedProgram]
+    tree: Any
+    results: list[Any]  # leaves: tensors on the meta device, everything else as it is
+
+
+def part_of(call: Call, batch: int, span: Span) -> Call:
+    """A signed call of one span of the batch."""
+    args, kwargs = cut((call.args, call.kwargs), batch, span)
+    part = call.part(args, kwargs, OfPart())
+    part.sign()
+    return part
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def built(plan: Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
+    """A call's result of its parts'."""
+    parts = iter(zip(*results, strict=True))
+    leaves = [joined(next(parts), plan.spans, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in plan.results]
+    return _pytree.tree_unflatten(leaves, plan.tree)
+
+
+def named(value: Any, names: frozenset[str]) -> str | None:
+    """Which of these names is a key somewhere in the arguments, or None."""
+    if not names or not isinstance(value, (dict, list, tuple)):
+        return None
+    if isinstance(value, dict) and not names.isdisjoint(value):
+        return min(names & value.keys())
+    return next((found for item in (value.values() if isinstance(value, dict) else value) if (found := named(item, names))), None)
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[Any]:
+    """What is launched without a device of its own goes there."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
