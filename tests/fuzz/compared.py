@@ -6,7 +6,8 @@ import builtins
 import copy
 import linecache
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -109,15 +110,15 @@ def part_weights(module: nn.Module) -> None:
                 owner._parameters[name] = nn.Parameter(old + 0.1 * torch.randn(old.shape, dtype=old.dtype), requires_grad=False)
 
 
-def check(text: str, seed: int) -> Any:
+def check(text: str, seed: int, config: CompileConfig | None = None, shapes: Sequence[tuple[int, int, int]] = SHAPES) -> Any:
     """Compare on three inputs of two shapes each, and behind changes of the weights. Returns the module's report."""
-    return rounding_aside(_check, text, seed)
+    return rounding_aside(partial(_check, config or CompileConfig(allow_cpu=True), shapes), text, seed)
 
 
-def _check(text: str, seed: int, dtype: torch.dtype) -> Any:
+def _check(config: CompileConfig, shapes: Sequence[tuple[int, int, int]], text: str, seed: int, dtype: torch.dtype) -> Any:
     module, inputs = built(text, seed, dtype)
     twin = copy.deepcopy(module)
-    handle = compile(module, CompileConfig(allow_cpu=True))
+    handle = compile(module, config)
 
     def compare(what: str, shape: tuple[int, int, int], number: int) -> None:
         seed_all(1000 * seed + number)
@@ -128,13 +129,13 @@ def _check(text: str, seed: int, dtype: torch.dtype) -> Any:
         assert all(map(torch.equal, given, for_twin)), f"{what}: the inputs were changed"
 
     with torch.no_grad():
-        for shape in SHAPES:
+        for shape in shapes:
             for number in range(3):
                 compare("at first", shape, number)
         for change in (write_weights, replace_weights, *([part_weights] if is_tied(module) else [])):
             for one in (module, twin):
                 change(one)
-            for number, shape in enumerate(SHAPES):
+            for number, shape in enumerate(shapes):
                 compare(f"behind {change.__name__}", shape, 3 + number)
     handle.uninstall()
     return handle.engine.report

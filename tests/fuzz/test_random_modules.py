@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from sfast_core import CompileConfig
 from sfast_core.capture import Untraceable
 from sfast_core.rewrite import rewrite
 from sfast_core.runtime.store import WeightStore
@@ -27,6 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     one, count = metafunc.config.getoption("--fuzz-seed"), metafunc.config.getoption("--fuzz-models")
     if metafunc.function is test_what_a_graph_of_kernels_computes:  # the same seeds would be the same modules
         count //= 3
+    if metafunc.function is test_what_several_devices_compute:
+        count //= 100
     seeds = [range(one, one + 1)] if one is not None else [range(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
     metafunc.parametrize("seeds", seeds, ids=lambda some: f"{some.start}-{some.stop - 1}")
 
@@ -61,6 +64,12 @@ def test_what_a_random_module_computes(seeds: range, request: pytest.FixtureRequ
     reports = each(seeds, request, check)
     eager = {seed: dict(report.reasons) for seed, report in reports.items() if report.calls["eager"] or not report.calls["fused"]}
     assert len(eager) <= max(1, (1 - _FUSED) * len(seeds)), f"too many run as they were: {eager}"
+
+
+def test_what_several_devices_compute(seeds: range, request: pytest.FixtureRequest) -> None:
+    """Of batches in parts, by copies of the weights; some of the modules mix what is in a batch."""
+    config = CompileConfig(allow_cpu=True, devices=("cpu", "cpu"))
+    each(seeds, request, lambda text, seed: check(text, seed, config, ((2, 4, 8), (3, 8, 4))))
 
 
 def test_what_a_graph_of_kernels_computes(seeds: range, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
