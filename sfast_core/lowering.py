@@ -37,8 +37,13 @@ from .weights import Arrival
 from .weights.eight_bits import EIGHT_BITS
 
 
-@functools.cache
 def _choices(target: Target) -> Choices:
+    """Those of all devices of this kind: what was measured on one needn't be on the next, which by that runs the same kernels."""
+    return _choices_of_kind(replace(target, device=torch.device(target.device.type)))
+
+
+@functools.cache
+def _choices_of_kind(target: Target) -> Choices:
     return Choices.of(target)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 import torch
 
 from sfast_core.config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
-from sfast_core.lowering import _counted, _job, _why_not_worth_it
+from sfast_core.lowering import _choices, _counted, _job, _why_not_worth_it
 from sfast_core.machine.choices import Choices
 from sfast_core.machine.numerics import Numerics
 from sfast_core.ops import all_ops
 from sfast_core.rewrite import Call
 from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
+from sfast_core.target import Target
 from tests.fakes import FakeBackend
 from tests.models import Forward
 from tests.tracing import trace
@@ -98,3 +100,9 @@ def test_pictures_that_are_too_large_for_a_graph() -> None:
     assert _why_not_worth_it(graph, CompileConfig()) is None and _why_not_worth_it(graph, CompileConfig(graph_pixels=60)) is None
     assert _why_not_worth_it(graph, CompileConfig(graph_pixels=59)) == TOO_LARGE_FOR_A_GRAPH
     assert _why_not_worth_it(trace(Forward(lambda net, x: x * 2), torch.ones(2, 300, 8)).graph, CompileConfig(graph_pixels=0)) is None
+
+
+def test_devices_of_one_kind_share_what_was_measured() -> None:
+    """So the next one measures nothing, and runs the same kernels."""
+    kind = Target(torch.device("cuda", 0), "a GPU", (9, 0), 132)
+    assert _choices(kind) is _choices(replace(kind, device=torch.device("cuda", 1))) is not _choices(replace(kind, name="another"))

@@ -40,6 +40,7 @@ Compute = Callable[[Call, torch.device], Any]
 _APART = 1e-3  #: results of one and the same call, of which parts that have nothing to do with one another were others, differ by less, if at all
 _SPARE_BYTES = 1 << 29  #: what a replica works in
 _GIB = 2**30
+_ONE = "one"  #: a line of the report that is of no signature
 
 
 class Several:
@@ -100,6 +101,8 @@ class Several:
             self._home = home
         key, batch, where = call.signature.key, batch_of(call.signature.tensors), self.places(home)
         if batch < 2 or len(where) < 2:
+            if len(where) > 1 and _ONE not in self._lines:
+                self._say(_ONE, f"one at a time is computed on {home} alone")
             return compute(call, home)
         if (plan := self._plans.get(key)) is not None:
             self._plans.move_to_end(key)
