@@ -77,6 +77,6 @@ def test_what_is_made_first_is_what_pytorchs_kernels_make(number: torch.dtype, a
     x, times, front = data.normal(2, 700, 1024, std=3.0)[:, 100:], data.normal(2, 600, 1024), data.normal(2, 600, 256)
     for made in ((), (times,), (None, front), (times, front)):
         got, expected = impl.launch(x, number, scale, 0, act, *made), quantise(x, number, scale, 0, act, *made)
-        torch.testing.assert_close(got[1], expected[1], rtol=1e-6 if dtype == torch.float32 else 2e-3, atol=0)
+        torch.testing.assert_close(got[1], expected[1], rtol=max(1e-6, torch.finfo(dtype).eps), atol=0)
         apart = (got[0].float() - expected[0].float()).norm() / expected[0].float().norm()
-        assert apart <= 2e-3
+        assert apart <= 3e-3
