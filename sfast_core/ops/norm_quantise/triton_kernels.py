@@ -101,7 +101,7 @@ def norm_quantise_kernel(
     v = _rounded(v, NARROW)
     if given is None:
         v = rotate(v, GROUP, ROWS, BLOCK)
-        values, by_row = to_eight_bits(v, tl.max(tl.abs(v), 1), NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
+        values, by_row = to_eight_bits(v, tl.max(tl.abs(v), 1), NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
         tl.store(factors + r, by_row, mask=r < rows)
         store_rows(q, values, r, rows, C, GROUP, ROWS, BLOCK)
     else:

@@ -59,14 +59,14 @@ def rounded_to_int8(v):
 
 
 @triton.jit
-def to_int8(v, limit, NARROW: tl.constexpr, BY_HAND: tl.constexpr):
+def to_int8(v, limit, NARROW: tl.constexpr, GROUP: tl.constexpr, BY_HAND: tl.constexpr):
     """Rows v [ROWS, BLOCK] in float32 as int8, and the scale of each, ``limit`` being its largest absolute value. NARROW is the dtype that values,
-    scales and their quotients are rounded to, as the reference says.
+    scales and their quotients are rounded to, as the reference says; what wasn't rotated, GROUP being 0, is rounded already.
     """
     scale = tl.maximum(limit * 0.007874015748031496, 1e-30)  # 1 / 127
     divisor = scale.to(NARROW).to(tl.float32)
     divisor = tl.where(divisor == 0.0, _smallest_normal(NARROW), divisor)
-    value = v.to(NARROW).to(tl.float32)
+    value = v.to(NARROW).to(tl.float32) if GROUP else v
     if NARROW == tl.bfloat16:
         # A quotient of two 8-bit numbers is never halfway between two others, nor nearer to it than 2^-17: what rounds it needs no more.
         quotient = value * tl.div_rn(tl.full(divisor.shape, 1.0, tl.float32), divisor)[:, None]
@@ -93,7 +93,10 @@ def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr
 
 
 @triton.jit
-def to_eight_bits(v, limit, NARROW: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
+def to_eight_bits(
+    v, limit,
+    NARROW: tl.constexpr, GROUP: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr,
+):  # fmt: skip
     """Rows v [ROWS, BLOCK] in float32 as DTYPE, and the scale of each, ``limit`` being its largest absolute value. LIMIT: float8's largest, or 0."""
     if LIMIT > 0.0:  # Triton takes no float for a condition, its interpreter does
         scale = (limit * (1.0 / LIMIT)).to(NARROW).to(tl.float32)
@@ -103,7 +106,7 @@ def to_eight_bits(v, limit, NARROW: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT:
         quotient = v * tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)[:, None]
         return rounded_to_int8(quotient), scale
     else:
-        return to_int8(v, limit, NARROW, BY_HAND)
+        return to_int8(v, limit, NARROW, GROUP, BY_HAND)
 
 
 @triton.jit
@@ -165,9 +168,9 @@ def quantise_rows_kernel(
         )  # fmt: skip
         w = rotate(w, GROUP, ROWS, TAIL)
         limit = tl.maximum(limit, tl.max(tl.abs(w), 1))
-        ends, _ = to_eight_bits(w, limit, NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
+        ends, _ = to_eight_bits(w, limit, NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
         store_rows(q, ends, r, rows, K, GROUP, ROWS, TAIL, BLOCK)
-    values, scale = to_eight_bits(v, limit, NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
+    values, scale = to_eight_bits(v, limit, NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
     tl.store(scales + r, scale, mask=r < rows)
     store_rows(q, values, r, rows, K, GROUP, ROWS, BLOCK)
 
