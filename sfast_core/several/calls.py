@@ -40,6 +40,7 @@ Compute = Callable[[Call, torch.device], Any]
 _APART = 1e-3  #: results of one and the same call, of which parts that have nothing to do with one another were others, differ by less, if at all
 _SPARE_BYTES = 1 << 29  #: what a replica works in
 _GIB = 2**30
+_FEW_CALLS = 8  #: where a plan has served fewer before it holds no more, it isn't made anew at once
 _ONE = "one"  #: a line of the report that is of no signature
 
 
@@ -104,32 +105,37 @@ class Several:
             if len(where) > 1 and _ONE not in self._lines:
                 self._say(_ONE, f"one at a time is computed on {home} alone")
             return compute(call, home)
+        counted = dict(self._reporter.report.calls)
         if (plan := self._plans.get(key)) is not None:
             self._plans.move_to_end(key)
             try:
                 with self._alone(where):
                     result = self._again(plan, call, batch, where, compute)
                 if result is not None:
+                    plan.served += 1
                     return result[0]
             except interruptions:
                 raise
             except Exception as error:
+                self._recount(counted)
                 self._failed(call, batch, home, error)
                 return compute(call, home)
-            del self._plans[key]
+            self._recount(counted)
+            self._left(key, plan)
         whole = compute(call, home)  # traced as it is first: then it is known that it may run once more, in parts, without anybody's noticing
         if call.served is None or self._is_refused(call) or self._backoff.reason(key) is not None:
             return whole
+        counted = dict(self._reporter.report.calls)
         try:
-            with self._alone(where), self._uncounted():
-                joined = self._first(call, batch, where, compute)
+            with self._alone(where):
+                return self._first(call, batch, where, compute)
         except interruptions:
             raise
         except Exception as error:
             self._failed(call, batch, home, error)
             return whole
-        self._backoff.succeeded(key)
-        return joined
+        finally:
+            self._recount(counted)
 
     def places(self, home: torch.device) -> list[torch.device]:
         """The devices that calls may be cut for, ``home`` first."""
@@ -188,16 +194,19 @@ class Several:
         refused = self._refused.get(call.signature.key)
         return refused is not None and refused() is call.served
 
-    @contextmanager
-    def _uncounted(self) -> Iterator[None]:
-        """What runs in it are parts of a call that has been counted."""
+    def _left(self, key: Hashable, plan: Plan) -> None:
+        """What a plan rests on has changed. Where that happens again and again, to show each right costs more than it brings."""
+        del self._plans[key]
+        if plan.served < _FEW_CALLS:
+            self._backoff.failed(key, "what it rests on changes at nearly every call")
+        else:
+            self._backoff.succeeded(key)
+
+    def _recount(self, before: dict[str, int]) -> None:
+        """What has run since were parts of a call, which is counted by itself."""
         calls = self._reporter.report.calls
-        before = dict(calls)
-        try:
-            yield
-        finally:
-            for name in [*calls]:
-                calls[name] = before.get(name, 0)
+        for name in [*calls]:
+            calls[name] = before.get(name, 0)
 
     # -- a call that has been cut before -----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from .batch import Span, cut, joined
 from .part import OfPart
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan:
     """How calls of one signature are computed: for each part its span of the batch, its entry and, behind the first, the entry's program there."""
 
@@ -26,6 +26,7 @@ class Plan:
     programs: list[GraphedProgram]
     tree: Any
     results: list[Any]  # leaves: tensors on the meta device, everything else as it is
+    served: int = 0  # calls
 
 
 def part_of(call: Call, batch: int, span: Span) -> Call:

@@ -152,7 +152,7 @@ def test_a_call_that_mixes_its_batch_is_not_cut(forward: Run, reason: str) -> No
         x = torch.randn(2, 4)
         torch.testing.assert_close(handle(x.clone()), twin(x.clone()))
     assert "run on cpu alone" in lines(handle) and reason in lines(handle)
-    assert handle.engine.report.calls == {"traced": 1, "fused": 2}
+    assert handle.engine.report.calls == {"traced": 1, "fused": 2}, "each call counts once"
 
 
 def test_a_state_of_the_module_is_not_stepped_twice() -> None:
@@ -173,11 +173,14 @@ def test_parts_that_go_different_ways() -> None:
     def forward(net: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return net.lin(x) if mask.all() else net.lin(x) * mask  # type: ignore[no-any-return]
 
-    handle = compiled(forward)
-    for _ in range(3):
+    handle, proofs = compiled(forward), []
+    several, proved = handle.engine.several, handle.engine.several._proved
+    several._proved = lambda *given: (proofs.append(1), proved(*given))[1]  # type: ignore[method-assign, func-returns-value]
+    for _ in range(6):
         for rows in ((1, 1), (1, 0), (0, 1), (0, 0)):
             for _ in range(2):
                 check(handle, torch.randn(2, 4), torch.tensor(rows, dtype=torch.float32)[:, None].expand(2, 4))
+    assert 0 < len(proofs) < 12, "to show each right costs more than it brings"
 
 
 @pytest.mark.parametrize(("left", "is_cut"), [(lambda x: "called", True), (lambda x: tuple(x.shape), False), (lambda x: x * 2, False)])
