@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import types
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from sfast_core.hosts.comfy.dynamic import DynamicStore
+from sfast_core.several.replica import ReplicaStore
 from sfast_core.weights import PACKED, Arrival, Bound, Weight, WeightsChanged, WeightsElsewhere, WeightTable
 from sfast_core.weights.part import parts_of
 from tests.quantised import Quantised
@@ -188,3 +190,26 @@ def test_what_is_made_of_pages_is_made_anew_with_them(model: Model) -> None:
     assert not store.may_pack(numbers, DEVICE)
     with pytest.raises(WeightsChanged, match="not all of the model is there"):
         store.resolve([numbers], DEVICE, [Arrival()])
+
+
+def test_copies_for_another_device_follow_the_range(model: Model) -> None:
+    store = DynamicStore(model)
+    replica = ReplicaStore(store, DEVICE, DEVICE, contextlib.nullcontext(), lambda size: None)
+    wanted, bound = sources(model, "layer.weight", "norm.weight"), None
+    for change, valid in (
+        (lambda: None, False),
+        (lambda: None, True),
+        (lambda: setattr(model, "current_weight_patches_uuid", "lora"), False),
+        (lambda: None, True),
+        (lambda: setattr(model.range, "moves", 1), False),
+        (lambda: setattr(model.norm, "weight", torch.nn.Parameter(torch.full((4,), 3.0))), False),
+    ):
+        change()
+        with store.pinned(DEVICE):
+            assert (bound is not None and bound.valid()) is valid
+            copies = replica.tensors(wanted, DEVICE)
+            bound = replica.bind(wanted, copies)
+            assert bound.valid() and all(map(torch.equal, copies, store.tensors(wanted, DEVICE)))
+            assert not any(copy.data_ptr() == own.data_ptr() for copy, own in zip(copies, store.tensors(wanted, DEVICE), strict=True))
+    replica.release_all()
+    assert not bound.readable() and replica.bytes == 0  # type: ignore[union-attr]
