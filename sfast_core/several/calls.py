@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..capture import Call, CaptureError, Trace, autocast_off
+from ..capture import Call, CaptureError, Trace, autocast_off, covers
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.entries import CacheEntry
@@ -212,6 +212,8 @@ class Several:
 
     def _again(self, plan: Plan, call: Call, batch: int, where: Sequence[torch.device], compute: Compute) -> tuple[Any] | None:
         """A call's result, in a tuple; None where what the plan rests on has changed."""
+        if plan.whole is not None and (plan.whole.changed(call.module) is not None or not plan.whole.decided(call.signature.tensors)):
+            return None
         parts = [part_of(call, batch, span) for span in plan.spans]
         here = where[0]
         given: list[list[torch.Tensor]] = []
@@ -267,6 +269,8 @@ class Several:
                 programs.append(program)
                 results.append(tensors_of(result))
         plan = self._proved(call, batch, cuts, [part.served for part in parts], programs, results)
+        if (guard := call.served.guard) is not None and (guard.decisions or not all(part.served.guard is not None and covers(part.served.guard, guard) for part in parts)):
+            plan.whole = guard
         self._plans[call.signature.key] = plan
         while len(self._plans) > self._config.max_signatures:
             self._plans.popitem(last=False)

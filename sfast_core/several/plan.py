@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..capture import Call
+from ..capture import Call, Guard
 from ..graphed import GraphedProgram
 from ..programs.entries import CacheEntry
 from .batch import Span, cut, joined
@@ -19,14 +19,25 @@ from .part import OfPart
 
 @dataclass
 class Plan:
-    """How calls of one signature are computed: for each part its span of the batch, its entry and, behind the first, the entry's program there."""
+    """How calls of one signature are computed.
+
+    Attributes:
+        spans: of the batch, for each part.
+        entries: theirs.
+        programs: those of the entries on the other devices, for each part but the first.
+        tree: how results are built,
+        results: of these leaves: tensors on the meta device stand for the parts' own, joined.
+        whole: watches what a whole call reads, where that is more than a part does.
+        served: how many calls it has.
+    """
 
     spans: list[Span]
     entries: list[CacheEntry]
     programs: list[GraphedProgram]
     tree: Any
-    results: list[Any]  # leaves: tensors on the meta device, everything else as it is
-    served: int = 0  # calls
+    results: list[Any]
+    whole: Guard | None = None
+    served: int = 0
 
 
 def part_of(call: Call, batch: int, span: Span) -> Call:

@@ -167,6 +167,19 @@ def test_a_state_of_the_module_is_not_stepped_twice() -> None:
         torch.testing.assert_close(handle(x), twin(x))
 
 
+def test_what_the_whole_reads_alone_is_watched() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = net.lin(x)
+        return y * net.strength if x.shape[0] > 1 else y
+
+    handle = compiled(forward)
+    for strength in (1.0, 1.0, 2.0, 2.0):
+        handle.module.strength = strength  # type: ignore[assignment]
+        for _ in range(2):
+            check(handle, torch.randn(2, 4))
+        assert ("are computed as" in lines(handle)) is (strength == 1.0), lines(handle)
+
+
 def test_parts_that_go_different_ways() -> None:
     """By what the arguments hold: of both parts, of one, of the other, of none."""
 

@@ -3,6 +3,7 @@
 from .arguments import has_read
 from .code_cache import CodeCache, known_codes
 from .effects import Effects, NotRepeated, effects_of
+from .extent import covers
 from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import stands_for
 from .guard import Guard
@@ -23,6 +24,7 @@ __all__ = [
     "Reader",
     "Unwatched",
     "code_of",
+    "covers",
     "effects_of",
     "hooked_below",
     "known_codes",
