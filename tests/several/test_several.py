@@ -65,6 +65,8 @@ def test_a_batch_is_computed_in_parts(batch: int, count: int, shares: str) -> No
         torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
         for _ in range(2):
             assert torch.equal(handle(*inputs), first)
+    (plan,) = handle.engine.several._plans.values()
+    assert plan.whole is None, "a part reads all that the whole call does"
     assert lines(handle).startswith(f"{batch} at once are computed as {shares}")
     assert handle.engine.report.calls == {"traced": 1, "fused": 2} and not handle.engine.report.reasons
     assert "several GPUs" in handle.report().text() and first.stride() == expected.stride()
