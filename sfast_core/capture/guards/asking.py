@@ -15,6 +15,7 @@ import datetime
 import decimal
 import functools
 import gc
+import itertools
 import locale
 import logging
 import multiprocessing.process
@@ -136,7 +137,8 @@ def registered(classes: Iterable[type]) -> Question:
 def names_of_all(values: Iterable[Any], names: Iterable[str]) -> Question:
     """What functions and classes are called, as one text."""
     found, read = list(values), sorted(names)
-    return lambda: "\n".join(str(getattr(value, name, None)) for value in found for name in read)
+    each = [value for value in found for _ in read], read * len(found)
+    return lambda: "\n".join(map(str, map(getattr, *each, itertools.repeat(None))))
 
 
 def subclasses_of_all(classes: Iterable[type]) -> Question:
