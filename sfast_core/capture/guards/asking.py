@@ -15,6 +15,7 @@ import datetime
 import decimal
 import functools
 import gc
+import importlib
 import itertools
 import locale
 import logging
@@ -274,6 +275,9 @@ def functions_that_ask() -> dict[int, Question | str]:
     for name in of_c(system):
         if (what := _of_system(vars(system)[name])) is not None:
             note(system, (name,), what)
+    for name in ("_socket", "_tracemalloc", "faulthandler", "resource"):  # a function may be what imports them first
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for settings in filter(None, map(sys.modules.get, ("sys", "_signal", "_socket", "_tracemalloc", "faulthandler", "resource"))):
         for name in of_c(settings):
             if (what := _of_process(vars(settings)[name])) is not None:

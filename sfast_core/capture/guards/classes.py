@@ -46,17 +46,17 @@ class Classes:
                 if is_looked_up(name) and type(then) is not FunctionType and (id(owner), name) not in without:  # a function shows when it runs
                     found.setdefault((owner, name), (owner, then))
         there = [(owner, name, cls, then) for (owner, name), (cls, then) in found.items() if then is not MISSING]
-        self._places = [(cls, name) for _, name, cls, _ in there]
+        self._places = [f"{cls.__qualname__}.{name}" for _, name, cls, _ in there]  # a class may go
         self._spaces, self._names = [vars(owner) for owner, *_ in there], [name for _, name, *_ in there]
         self._then = [then for *_, then in there]
         every = {owner for seen in reads.seen.values() if seen.every for owner in seen.cls.__mro__}
         of_users = {owner for cls in reads.spaces for owner in cls.__mro__[:-1]}
         loose = frozenset(reads.loose)
         self._tables: list[Names] = []
-        self._read: list[Any] = []  # of each: its names, those that are read, of it and of whatever, whether any may be, or what Python looks up; and which it is
+        self._read: list[Any] = []  # of each: its names, those that are read, of it and of whatever, whether any may be, or what Python looks up; and what it is called
         for owner, names in watched.items():
             self._tables.append(vars(owner))
-            self._read.append((frozenset(vars(owner)), names, loose if owner in reads.spaces else (), owner in every, owner in of_users, owner))
+            self._read.append((frozenset(vars(owner)), names, loose if owner in reads.spaces else (), owner in every, owner in of_users, owner.__qualname__))
         self._all_names = list(itertools.chain.from_iterable(self._tables))
 
     def changed(self) -> str | None:
@@ -67,8 +67,7 @@ class Classes:
         now = list(map(MappingProxyType.get, self._spaces, self._names, itertools.repeat(MISSING)))
         for index in itertools.compress(itertools.count(), map(operator.is_not, now, self._then)):
             if not self._same(now[index], self._then[index]):
-                cls, name = self._places[index]
-                return f"{cls.__qualname__}.{name} changed"
+                return f"{self._places[index]} changed"
         if list(itertools.chain.from_iterable(self._tables)) == self._all_names:
             return None
         return self._with_others()
@@ -78,7 +77,7 @@ class Classes:
             gone = [name for name in before - table.keys() if by_python and is_looked_up(name)]
             new = [name for name in table.keys() - before if every or name in names or name in loose or (by_python and is_looked_up(name))]
             if gone or new:
-                return f"{owner.__qualname__}.{(gone or new)[0]} changed"
+                return f"{owner}.{(gone or new)[0]} changed"
         return None
 
 

@@ -16,7 +16,7 @@ from .all_names import own_of, slots_of
 from .chains import ATTRIBUTE, ITEM, USED, WHOLE, WITHIN, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
-from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
+from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, Weakly, as_it_was, local, slot
 from .of_c import is_of_c, told
 from .origin import Origin
 from .readers import Readers
@@ -153,7 +153,7 @@ class SeenObjects:
             for name in (*own, *own_of(seen.cls), *(slots_of(seen.cls) if given else ())):
                 then = self._attribute(seen, name)
                 if then is COMPUTED and given and name in seen.before:  # of a property of the same name, whose code isn't read
-                    then = self._place(seen.table, name, seen.before[name], seen.origin)
+                    then = self._place(seen.table, name, as_it_was(seen.before[name]), seen.origin)
                 self._below(then, used, seen.origin, name)
 
     def _walk(self, module: torch.nn.Module, origin: Origin | None, saved: bool = False) -> None:
@@ -189,7 +189,8 @@ class SeenObjects:
         cls = type(value)
         before = {} if table is None else dict(table)
         if self.live:  # where functions run live, others stand in their places
-            before = {name: itself(found) for name, found in before.items()}
+            keep = self._weakly if id(value) in self.live else itself
+            before = {name: keep(found) for name, found in before.items()}
         seen = Seen(kind, cls, origin, table, before)
         self.seen[id(value)] = seen
         self._space(cls)
@@ -208,6 +209,13 @@ class SeenObjects:
                             self._below(then, USED, origin, name)
                 self._class_attribute(cls, "__call__", origin)
         return seen
+
+    def _weakly(self, value: Any) -> Any:
+        """An attribute of what runs live, whose code may let go of it."""
+        try:
+            return Weakly(value) if self._kind(value) is Kind.OBJECT else itself(value)
+        except TypeError:
+            return value
 
     def _space(self, cls: type) -> None:
         """Keep what a class has, and its bases, before code may set some of it."""
@@ -257,7 +265,7 @@ class SeenObjects:
         if kind is COMPUTED or seen.table is None:  # what a property reads is in its code
             return in_class if kind is not COMPUTED else COMPUTED
         if name in seen.before:
-            return itself(seen.before[name])
+            return itself(as_it_was(seen.before[name]))
         for _, before in seen.parts:
             if name in before:
                 return itself(before[name])
