@@ -15,7 +15,7 @@ from torch.utils import _pytree
 from .equality import Equality
 from .given import itself
 from .kinds import Kind, kind_of
-from .notes import MISSING, Held, Place, Seen, content_of
+from .notes import MISSING, Held, Place, Seen, as_it_was, content_of
 from .origin import Origin
 from .read_set import ReadSet
 
@@ -67,7 +67,10 @@ class Effects:
         return self.targets <= other.targets and all(each in theirs and all(index is None for index, _ in each[1]) for each in mine)
 
     def add(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
-        """Note that ``do(value)``, which writes to ``target``, is to be repeated; False where the value can't be made again."""
+        """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody exchanges.
+
+        False where the value can't be made again.
+        """
         leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))  # a pytree makes a tuple of it
         found: list[tuple[int | None, Any]] = []
         for leaf in leaves:
@@ -79,7 +82,8 @@ class Effects:
             else:
                 return False
         self._writes.append(_Write(do, tree, tuple(found)))
-        self.targets.add(id(target))
+        if target is not None:
+            self.targets.add(id(target))
         return True
 
     def repeat(self, tensors: list[torch.Tensor]) -> None:
@@ -132,13 +136,13 @@ class _Finder:
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
         for name in seen.stored - seen.found.keys() - (_OURS if is_root else set()):
-            if seen.table.get(name, MISSING) is seen.before.get(name, MISSING):  # as with globals
+            if seen.table.get(name, MISSING) is as_it_was(seen.before.get(name, MISSING)):  # as with globals
                 self._reads.note(seen, name)
         for table, before in ((seen.table, seen.before), *seen.parts):
             if len(table) == len(before) and all(map(operator.is_, table.values(), before.values())):
                 continue
             for name in {**before, **table}:
-                now, then = table.get(name, MISSING), before.get(name, MISSING)
+                now, then = table.get(name, MISSING), as_it_was(before.get(name, MISSING))
                 if now is not then and not (is_root and name in _OURS):
                     self._attribute(seen, name, now, then, table)
 
@@ -238,7 +242,7 @@ class _Finder:
         """One that code sets and that none reads."""
         if now is place.then:  # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
             place.read = True
-        elif not self._effects.add(place.table, partial(operator.setitem, place.table, place.name), now):
+        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:
