@@ -58,10 +58,30 @@ def subjects() -> list[Subject]:
     gpu, half = torch.device("cuda", 0), torch.float16
     sd15, sdxl = MODELS
     return [
-        Subject("SDXL 1024x1024, cfg 7", 2, lambda: build_unet(sdxl.config, gpu, half), lambda unet: inputs_for(unet, gpu, half)),
-        Subject("SDXL 1024x1024, cfg 7, 2 pictures", 4, lambda: build_unet(sdxl.config, gpu, half), lambda unet: inputs_for(unet, gpu, half, 4)),
-        Subject("SD1.5 512x512, cfg 7", 2, lambda: build_unet(sd15.config, gpu, half), lambda unet: inputs_for(unet, gpu, half)),
-        Subject("SD3 medium 1024x1024, cfg 5", 2, lambda: _build_sd3(torch.bfloat16), lambda model: _sd3_inputs(model, torch.bfloat16)),
+        Subject(
+            "SDXL 1024x1024, cfg 7",
+            2,
+            lambda: build_unet(sdxl.config, gpu, half),
+            lambda unet: inputs_for(unet, gpu, half),
+        ),
+        Subject(
+            "SDXL 1024x1024, cfg 7, 2 pictures",
+            4,
+            lambda: build_unet(sdxl.config, gpu, half),
+            lambda unet: inputs_for(unet, gpu, half, 4),
+        ),
+        Subject(
+            "SD1.5 512x512, cfg 7",
+            2,
+            lambda: build_unet(sd15.config, gpu, half),
+            lambda unet: inputs_for(unet, gpu, half),
+        ),
+        Subject(
+            "SD3 medium 1024x1024, cfg 5",
+            2,
+            lambda: _build_sd3(torch.bfloat16),
+            lambda model: _sd3_inputs(model, torch.bfloat16),
+        ),
     ]
 
 
@@ -114,7 +134,10 @@ def _wait() -> None:
 def link(gpus: int) -> str:
     """Whether the GPUs read one another's memory, and how fast a copy is."""
     there = all(torch.cuda.can_device_access_peer(0, index) for index in range(1, gpus))
-    here, other = torch.empty(1 << 30, dtype=torch.uint8, device="cuda:0"), torch.empty(1 << 30, dtype=torch.uint8, device="cuda:1")
+    here, other = (
+        torch.empty(1 << 30, dtype=torch.uint8, device="cuda:0"),
+        torch.empty(1 << 30, dtype=torch.uint8, device="cuda:1"),
+    )
     for _ in range(2):
         _wait()
         start = time.perf_counter()
@@ -130,14 +153,27 @@ def table(rows: list[Row]) -> str:
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for row in rows:
         times, distance = (f"{row.times:.2f}", f"{row.distance:.1e}") if row.gpus > 1 else ("", "")
-        cells = [row.model, str(row.batch), str(row.gpus), f"{row.ms:.2f}", times, distance, "yes" if row.same_bits else "no", f"{row.first_calls_s:.1f} s"]
+        cells = [
+            row.model,
+            str(row.batch),
+            str(row.gpus),
+            f"{row.ms:.2f}",
+            times,
+            distance,
+            "yes" if row.same_bits else "no",
+            f"{row.first_calls_s:.1f} s",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.several_gpus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.several_gpus",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--models", help="which, by the beginnings of their names, separated by commas (default: all)")
     parser.add_argument("--gpus", type=int, default=2, help="how many (2)")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"how many ({_ROUNDS})")
@@ -149,7 +185,12 @@ def main() -> None:
     for subject in subjects():
         if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
             rows += measure(subject, args.gpus, args.rounds)
-            print("\n".join(f"{row.model}: {row.gpus}: {row.ms:.2f} ms, {row.times:.2f} x, {row.said}" for row in rows[-2:]), flush=True)
+            print(
+                "\n".join(
+                    f"{row.model}: {row.gpus}: {row.ms:.2f} ms, {row.times:.2f} x, {row.said}" for row in rows[-2:]
+                ),
+                flush=True,
+            )
             torch.cuda.empty_cache()
     if rows:
         print(write(args.out, "several_gpus", rows, table(rows), {**facts(), "link": link(args.gpus)}))

@@ -27,7 +27,9 @@ class FastCompileSeveralGPUs(io.ComfyNode):
             ),
             **aliases("multi gpu", "multigpu", "two gpus", "parallel", "split", "distributed", "xdit"),
             inputs=[
-                io.Model.Input("model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."),
+                io.Model.Input(
+                    "model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."
+                ),
                 io.Int.Input(
                     "gpus",
                     default=0,

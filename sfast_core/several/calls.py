@@ -10,14 +10,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from ..capture import Call, CaptureError, Trace, autocast_off, covers
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.entries import CacheEntry
 from ..programs.on_device import Devices
-from ..programs.proof import distance_to_eager, largest_distance
 from ..quality.levels import allowed
 from ..reporting.reason import reason_of
 from ..reporting.reasons import OUT_OF_MEMORY
@@ -28,16 +26,16 @@ from ..runtime.backoff import Backoff
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
 from ..weights import WeightsElsewhere
-from .batch import Span, batch_of, patterns, sent, spans, spoilt
+from .batch import Span, batch_of, sent, spans
 from .elsewhere import copied, on_device, why_not_elsewhere
 from .part import OneDevice
 from .places import places
 from .plan import Plan, built, launching_on, named, part_of, tensors_of
+from .proving import proved
 from .replica import ReplicaStore
 
 log = logging.getLogger("fast_compile")
 Compute = Callable[[Call, torch.device], Any]
-_APART = 1e-3  #: results of one and the same call, of which parts that have nothing to do with one another were others, differ by less, if at all
 _SPARE_BYTES = 1 << 29  #: what a replica works in
 _GIB = 2**30
 _FEW_CALLS = 8  #: where a plan has served fewer before it holds no more, it isn't made anew at once
@@ -268,7 +266,9 @@ class Several:
                 program, result = self._replica(index, here, there, parts[index], own[index])
                 programs.append(program)
                 results.append(tensors_of(result))
-        plan = self._proved(call, batch, cuts, [part.served for part in parts], programs, results)
+        with self._store.plain():
+            entries = [part.served for part in parts]
+            plan = proved(call, batch, Plan(cuts, entries, programs), results, whole.computed_in, self._config.tolerance)
         if (guard := call.served.guard) is not None and (guard.decisions or not all(part.served.guard is not None and covers(part.served.guard, guard) for part in parts)):
             plan.whole = guard
         self._plans[call.signature.key] = plan
@@ -304,29 +304,6 @@ class Several:
     def _replica_store(self, here: torch.device, there: torch.device) -> ReplicaStore:
         room = weakref.WeakMethod(self._room)  # this has the store
         return ReplicaStore(self._store, here, there, self._lock(there), lambda size: room()(size, there))  # type: ignore[misc]
-
-    def _proved(
-        self, call: Call, batch: int, cuts: list[Span], entries: list[CacheEntry], programs: list[GraphedProgram], results: list[list[torch.Tensor]]
-    ) -> Plan:
-        """The plan, shown right: together the parts' results are the call's own, and no part has anything to do with another."""
-        with self._store.plain():
-            leaves, tree = _pytree.tree_flatten(call.run())
-            expected = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            home = results[0][0].device
-            if any(not tensor.dim() or tensor.shape[0] != batch or tensor.device != home for tensor in expected):
-                raise OneDevice("not all of its results are as long as the batch")
-            if any(len(own) != len(expected) or any(part.shape[1:] != whole.shape[1:] for part, whole in zip(own, expected, strict=True)) for own in results):
-                raise OneDevice("its parts have results of other shapes")
-            like = [torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            plan = Plan(cuts, entries, programs, tree, like)
-            distance_to_eager(tensors_of(built(plan, results)), expected, self._config.tolerance, _spare(entries[0]).computed_in)
-            for pattern in patterns(len(cuts)):
-                args, kwargs = spoilt((call.args, call.kwargs), batch, [cuts[index] for index in pattern])
-                made = tensors_of(call.forward(*args, **kwargs))
-                for begin, end in (cuts[index] for index in range(len(cuts)) if index not in pattern):
-                    if largest_distance([tensor[begin:end] for tensor in made], [tensor[begin:end] for tensor in expected]) > _APART:
-                        raise OneDevice("what comes of one image depends on the others of its batch")
-        return plan
 
     # ----------------------------------------------------------------------------------------------------------------------
 

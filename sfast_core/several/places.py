@@ -25,7 +25,10 @@ def places(wanted: str | int | Sequence[str], home: torch.device) -> list[torch.
     if home in named:
         named.remove(home)
     there = torch.cuda.device_count()
-    return [home, *(device for device in named if device.type == home.type and (device.type != "cuda" or device.index < there))]
+    return [
+        home,
+        *(device for device in named if device.type == home.type and (device.type != "cuda" or device.index < there)),
+    ]
 
 
 def _with_index(device: torch.device) -> torch.device:

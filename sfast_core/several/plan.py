@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,8 +34,8 @@ class Plan:
     spans: list[Span]
     entries: list[CacheEntry]
     programs: list[GraphedProgram]
-    tree: Any
-    results: list[Any]
+    tree: Any = None
+    results: list[Any] = field(default_factory=list)
     whole: Guard | None = None
     served: int = 0
 
@@ -55,7 +55,9 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
 def built(plan: Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
     """A call's result of its parts'."""
     parts = iter(zip(*results, strict=True))
-    leaves = [joined(next(parts), plan.spans, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in plan.results]
+    leaves = [
+        joined(next(parts), plan.spans, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in plan.results
+    ]
     return _pytree.tree_unflatten(leaves, plan.tree)
 
 
@@ -65,7 +67,10 @@ def named(value: Any, names: frozenset[str]) -> str | None:
         return None
     if isinstance(value, dict) and not names.isdisjoint(value):
         return min(names & value.keys())
-    return next((found for item in (value.values() if isinstance(value, dict) else value) if (found := named(item, names))), None)
+    return next(
+        (found for item in (value.values() if isinstance(value, dict) else value) if (found := named(item, names))),
+        None,
+    )
 
 
 def launching_on(device: torch.device) -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ them are made anew.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,14 @@ class ReplicaStore:
     kept: Kept | None = None
     steps: int | None = None
 
-    def __init__(self, store: Store, home: torch.device, there: torch.device, lock: AbstractContextManager[Any], room: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        home: torch.device,
+        there: torch.device,
+        lock: AbstractContextManager[Any],
+        room: Callable[[int], None],
+    ) -> None:
         self.lock, self.device, self.made = lock, there, 0
         self.valid: Bound | None = None
         self.copies = Copies(WeightRef.tensor)  # none: what is made of weights there is exact
@@ -93,11 +100,16 @@ class ReplicaStore:
         """As the module's own: a copy lies as what it is one of."""
         return self._store.may_pack(weight, self._home)
 
+    def leave(self, refs: Collection[WeightRef]) -> None:
+        """The module's own is told."""
+
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
         """The copies. Raises as the module's own store does, and :class:`WeightsElsewhere` where a weight has to be brought at each call."""
         return [self._copies[weight].tensor for weight in self._made(weights, ())]
 
-    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
+    def resolve(
+        self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
+    ) -> list[torch.Tensor | Arriving]:
         """Likewise."""
         return [self._copies[weight].tensor for weight in self._made(weights, arrivals)]
 
@@ -153,7 +165,9 @@ class ReplicaStore:
 
     def _made(self, weights: Sequence[Weight], arrivals: Sequence[Arrival]) -> Sequence[Weight]:
         """``weights``, whose copies are by now what the module has."""
-        sources = self._store.resolve(weights, self._home, arrivals) if arrivals else self._store.tensors(weights, self._home)
+        sources = (
+            self._store.resolve(weights, self._home, arrivals) if arrivals else self._store.tensors(weights, self._home)
+        )
         here = [source for source in sources if isinstance(source, torch.Tensor)]
         if len(here) < len(sources):
             raise WeightsElsewhere("weights are brought to the device at each call")
@@ -161,14 +175,20 @@ class ReplicaStore:
         wanted = [
             (weight, source, made_of)
             for weight, source, made_of in zip(weights, here, map(_seen, weights, here), strict=True)
-            if (copy := self._copies.get(weight)) is None or (copy.made_of, copy.unwritten) != (made_of, unwritten) or unwritten is None
+            if (copy := self._copies.get(weight)) is None
+            or (copy.made_of, copy.unwritten) != (made_of, unwritten)
+            or unwritten is None
         ]
         new = sum(source.nbytes for weight, source, _ in wanted if not self._fits(weight, source))
         if new:
             self._room(new)
         with torch.inference_mode(False), torch.no_grad():
             for weight, source, made_of in wanted:
-                tensor = self._copies[weight].tensor if self._fits(weight, source) else _like(source, self._there if source.device == self._home else source.device)
+                tensor = (
+                    self._copies[weight].tensor
+                    if self._fits(weight, source)
+                    else _like(source, self._there if source.device == self._home else source.device)
+                )
                 tensor.copy_(source, non_blocking=True)
                 self._copies[weight] = _Copy(tensor, made_of, unwritten)
                 self.brought += source.nbytes
@@ -176,7 +196,11 @@ class ReplicaStore:
 
     def _fits(self, weight: Weight, source: torch.Tensor) -> bool:
         copy = self._copies.get(weight)
-        return copy is not None and (copy.tensor.shape, copy.tensor.dtype, copy.tensor.stride()) == (source.shape, source.dtype, _dense(source))
+        return copy is not None and (copy.tensor.shape, copy.tensor.dtype, copy.tensor.stride()) == (
+            source.shape,
+            source.dtype,
+            _dense(source),
+        )
 
 
 class _BoundCopies(Bound):
@@ -208,8 +232,14 @@ class _BoundCopies(Bound):
     def current(self) -> bool:
         """Whether the module's tensors are those that were copied, where they were, and nobody was seen to write to them."""
         store = self._store()
-        known = self._with is not None and store is not None and store.valid is self._with  # of the same weights, as they were when these were copied
-        return self.readable() and (known or (self._own.readable() and self._own.current())) and [_version(made_of()) for made_of in self._made_of] == self._versions
+        known = (
+            self._with is not None and store is not None and store.valid is self._with
+        )  # of the same weights, as they were when these were copied
+        return (
+            self.readable()
+            and (known or (self._own.readable() and self._own.current()))
+            and [_version(made_of()) for made_of in self._made_of] == self._versions
+        )
 
 
 def _now(store: ReplicaStore | None) -> tuple[int, Hashable] | None:
@@ -223,7 +253,11 @@ def _version(tensor: torch.Tensor | None) -> int:
 
 def _seen(weight: Weight, source: torch.Tensor) -> tuple[int, ...]:
     tensors = [ref.tensor() for ref in weight.refs]
-    versions = (number for tensor in tensors for number in (id(tensor), tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version))
+    versions = (
+        number
+        for tensor in tensors
+        for number in (id(tensor), tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version)
+    )
     return (source.data_ptr(), *versions)
 
 

@@ -34,7 +34,9 @@ def check(fast: Any, twin: Any, given: tuple[Any, ...]) -> torch.Tensor:
 
 
 def cut(fast: Any) -> bool:
-    return any("1 on cuda:0, 1 on cuda:1" in line or "are computed as" in line for line in fast.report().modules[0].several)
+    return any(
+        "1 on cuda:0, 1 on cuda:1" in line or "are computed as" in line for line in fast.report().modules[0].several
+    )
 
 
 def test_the_halves_of_a_batch_are_computed_on_two() -> None:
@@ -44,7 +46,12 @@ def test_the_halves_of_a_batch_are_computed_on_two() -> None:
         first = check(fast, twin, given)
         for _ in range(5):
             assert torch.equal(check(fast, twin, given), first)
-        check(fast, twin, inputs()), check(fast, twin, inputs(batch=4)), check(fast, twin, inputs(batch=3)), check(fast, twin, inputs(24, 40))
+        (
+            check(fast, twin, inputs()),
+            check(fast, twin, inputs(batch=4)),
+            check(fast, twin, inputs(batch=3)),
+            check(fast, twin, inputs(24, 40)),
+        )
     assert cut(fast), fast.report().text()
     report = fast.report().modules[0]
     assert report.calls["eager"] == 0 and report.calls["replayed"] >= 5 and device_graphs(OTHER).bytes > 0  # type: ignore[union-attr]

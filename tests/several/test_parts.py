@@ -30,12 +30,22 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [80 << 30, (80 << 30) - (1 << 30), 24 << 30, 80 << 30]
     gpus = [SimpleNamespace(major=9, minor=0, total_memory=size) for size in sizes]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpus[device if isinstance(device, int) else device.index])
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: gpus[device if isinstance(device, int) else device.index]
+    )
 
 
 @pytest.mark.parametrize(
     ("wanted", "home", "found"),
-    [("all", 0, [0, 1, 3]), ("all", 3, [3, 0, 1]), (2, 0, [0, 1]), (9, 0, [0, 1, 3]), (1, 0, [0]), (("cuda:2", "cuda:0"), 0, [0, 2]), (("cuda:7", "cpu"), 0, [0])],
+    [
+        ("all", 0, [0, 1, 3]),
+        ("all", 3, [3, 0, 1]),
+        (2, 0, [0, 1]),
+        (9, 0, [0, 1, 3]),
+        (1, 0, [0]),
+        (("cuda:2", "cuda:0"), 0, [0, 2]),
+        (("cuda:7", "cpu"), 0, [0]),
+    ],
 )
 def test_the_devices_that_are_meant(four_gpus: None, wanted: Any, home: int, found: list[int]) -> None:
     assert places(wanted, cuda(home)) == [cuda(index) for index in found]
@@ -58,13 +68,20 @@ def test_devices_that_can_not(bad: Any) -> None:
 
 
 def test_spans_differ_by_one_at_most() -> None:
-    assert spans(5, 3) == [(0, 2), (2, 4), (4, 5)] and spans(2, 8) == [(0, 1), (1, 2)] and spans(4, 2) == [(0, 2), (2, 4)]
+    assert (
+        spans(5, 3) == [(0, 2), (2, 4), (4, 5)] and spans(2, 8) == [(0, 1), (1, 2)] and spans(4, 2) == [(0, 2), (2, 4)]
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
 def test_each_is_left_whole_while_any_other_is_spoilt(count: int) -> None:
     runs = patterns(count)
-    assert all(any(one not in run and other in run for run in runs) for one in range(count) for other in range(count) if one != other)
+    assert all(
+        any(one not in run and other in run for run in runs)
+        for one in range(count)
+        for other in range(count)
+        if one != other
+    )
 
 
 def test_what_is_cut_and_put_together_is_what_it_was() -> None:
@@ -79,13 +96,31 @@ def test_what_is_spoilt_is_infinite() -> None:
     x, y, mask = torch.randn(1, 3).expand(2, 3), torch.tensor([7, 9]), torch.tensor([True, False])
     made = spoilt([x, y, mask, torch.ones(2)], 2, [(1, 2)])
     assert made[0][1].tolist() == [math.inf, -math.inf, math.inf] and torch.equal(made[0][0], x[0])
-    assert made[1].tolist() == [7, 4] and made[2].tolist() == [True, True] and made[3].tolist() == [1.0, math.inf] and y.tolist() == [7, 9]
+    assert (
+        made[1].tolist() == [7, 4]
+        and made[2].tolist() == [True, True]
+        and made[3].tolist() == [1.0, math.inf]
+        and y.tolist() == [7, 9]
+    )
 
 
-@pytest.mark.parametrize("x", [torch.randn(2, 3).T, torch.randn(1, 3).expand(4, 3), torch.randn(6)[::2], torch.randn(2, dtype=torch.complex64).conj()])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(2, 3).T,
+        torch.randn(1, 3).expand(4, 3),
+        torch.randn(6)[::2],
+        torch.randn(2, dtype=torch.complex64).conj(),
+    ],
+)
 def test_what_is_sent_keeps_its_strides(x: torch.Tensor) -> None:
     there = sent(x, CPU, META)
-    assert there.device == META and there.shape == x.shape and (x.is_conj() or there.stride() == x.stride()) and sent(x, CPU, CPU) is sent(x, META, CPU) is x
+    assert (
+        there.device == META
+        and there.shape == x.shape
+        and (x.is_conj() or there.stride() == x.stride())
+        and sent(x, CPU, CPU) is sent(x, META, CPU) is x
+    )
 
 
 def test_a_recorded_call_makes_its_tensors_elsewhere() -> None:
@@ -97,6 +132,13 @@ def test_a_recorded_call_makes_its_tensors_elsewhere() -> None:
     moved = on_device(trace, CPU, META)
     assert {node.meta["device"] for node in moved.graph.nodes if "device" in node.meta} == {META}
     assert {node.meta["device"] for node in trace.graph.nodes if "device" in node.meta} == {CPU}
-    named = [value for node in moved.graph.nodes for value in (*node.args, *node.kwargs.values()) if isinstance(value, (torch.device, str))]
+    named = [
+        value
+        for node in moved.graph.nodes
+        for value in (*node.args, *node.kwargs.values())
+        if isinstance(value, (torch.device, str))
+    ]
     assert META in named and CPU not in named
-    assert [str(node.target) for node in moved.graph.nodes if node.op != "placeholder"] == [str(node.target) for node in trace.graph.nodes if node.op != "placeholder"]
+    assert [str(node.target) for node in moved.graph.nodes if node.op != "placeholder"] == [
+        str(node.target) for node in trace.graph.nodes if node.op != "placeholder"
+    ]

@@ -14,6 +14,7 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.graphed import GraphedProgram
 from sfast_core.runtime.graphs import DeviceGraphs
+from sfast_core.several import proving
 from sfast_core.several.replica import ReplicaStore
 from tests.fakes import FakeBackend
 from tests.models import Forward, UNet
@@ -55,7 +56,10 @@ def lines(handle: CompiledModule) -> str:
     return "\n".join(handle.engine.report.several)
 
 
-@pytest.mark.parametrize(("batch", "count", "shares"), [(2, 2, "1 on cpu, 1 on cpu;"), (3, 2, "2 on cpu, 1 on cpu;"), (2, 3, "1 on cpu, 1 on cpu;")])
+@pytest.mark.parametrize(
+    ("batch", "count", "shares"),
+    [(2, 2, "1 on cpu, 1 on cpu;"), (3, 2, "2 on cpu, 1 on cpu;"), (2, 3, "1 on cpu, 1 on cpu;")],
+)
 def test_a_batch_is_computed_in_parts(batch: int, count: int, shares: str) -> None:
     net, inputs = UNet(), UNet.inputs(batch)
     expected = net(*inputs)
@@ -136,7 +140,10 @@ def test_what_the_code_reads_is_watched() -> None:
 
 
 NOT_CUT = [
-    (lambda net, x: net.lin(x) - x.mean(0) * 1e-6, "depends on the others of its batch"),  # too little for a comparison to see
+    (
+        lambda net, x: net.lin(x) - x.mean(0) * 1e-6,
+        "depends on the others of its batch",
+    ),  # too little for a comparison to see
     (lambda net, x: net.lin(x) + torch.where(x.amax(0) > 1e9, 1.0, 0.0), "depends on the others of its batch"),
     (lambda net, x: net.lin(x).flip(0), "is 1"),
     (lambda net, x: net.lin(x).sum(0), "not all of its results are as long as the batch"),
@@ -182,15 +189,14 @@ def test_what_the_whole_reads_alone_is_watched() -> None:
         assert ("are computed as" in lines(handle)) is (strength == 1.0), lines(handle)
 
 
-def test_parts_that_go_different_ways() -> None:
+def test_parts_that_go_different_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what the arguments hold: of both parts, of one, of the other, of none."""
 
     def forward(net: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return net.lin(x) if mask.all() else net.lin(x) * mask  # type: ignore[no-any-return]
 
-    handle, proofs = compiled(forward), []
-    several, proved = handle.engine.several, handle.engine.several._proved
-    several._proved = lambda *given: (proofs.append(1), proved(*given))[1]  # type: ignore[method-assign, func-returns-value]
+    handle, proofs, proved = compiled(forward), [], proving.proved
+    monkeypatch.setattr("sfast_core.several.calls.proved", lambda *given: (proofs.append(1), proved(*given))[1])  # type: ignore[func-returns-value]
     for _ in range(6):
         for rows in ((1, 1), (1, 0), (0, 1), (0, 0)):
             for _ in range(2):
@@ -198,7 +204,9 @@ def test_parts_that_go_different_ways() -> None:
     assert 0 < len(proofs) < 12, "to show each right costs more than it brings"
 
 
-@pytest.mark.parametrize(("left", "is_cut"), [(lambda x: "called", True), (lambda x: tuple(x.shape), False), (lambda x: x * 2, False)])
+@pytest.mark.parametrize(
+    ("left", "is_cut"), [(lambda x: "called", True), (lambda x: tuple(x.shape), False), (lambda x: x * 2, False)]
+)
 def test_what_is_left_behind_is_what_the_whole_leaves(left: Run, is_cut: bool) -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
         net.left = left(x)
@@ -209,7 +217,11 @@ def test_what_is_left_behind_is_what_the_whole_leaves(left: Run, is_cut: bool) -
         x = torch.randn(2, 4)
         check(handle, x)
         handle(x)
-        assert torch.equal(handle.module.left, x * 2) if isinstance(handle.module.left, torch.Tensor) else handle.module.left == left(x)
+        assert (
+            torch.equal(handle.module.left, x * 2)
+            if isinstance(handle.module.left, torch.Tensor)
+            else handle.module.left == left(x)
+        )
     assert ("are computed as" in lines(handle)) is is_cut
 
 
@@ -288,10 +300,15 @@ def test_a_quality_below_exact_is_not_cut() -> None:
 
 
 def test_one_at_a_time_and_one_device_are_as_without() -> None:
-    for handle in (compiled(layer), compile(Forward(layer, lin=nn.Linear(4, 4)), CompileConfig(allow_cpu=True, devices=1))):
+    for handle in (
+        compiled(layer),
+        compile(Forward(layer, lin=nn.Linear(4, 4)), CompileConfig(allow_cpu=True, devices=1)),
+    ):
         for _ in range(3):
             check(handle, torch.randn(1, 4))
-        assert handle.engine.report.calls == {"traced": 1, "fused": 2} and not any(entry.replicas for entry in entries(handle))
+        assert handle.engine.report.calls == {"traced": 1, "fused": 2} and not any(
+            entry.replicas for entry in entries(handle)
+        )
     check(handle, torch.randn(2, 4))
     assert "there is no other device" in lines(handle)
 

@@ -19,6 +19,8 @@ def _extent(guard: Guard) -> set[Any]:
         *guard._root_places,
         *(("in", id(value)) for value in held),
         *(("in", id(table)) for table, *_ in (*guard._sized, *guard._counted)),
-        *(("asked", str(asked.origin), name, str(asked.then)) for (_, name), asked in guard._asked),  # questions are made anew for each call
+        *(
+            ("asked", str(asked.origin), name, str(asked.then)) for (_, name), asked in guard._asked
+        ),  # questions are made anew for each call
         *guard._codes,
     }

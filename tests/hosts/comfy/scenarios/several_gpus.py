@@ -37,7 +37,9 @@ def scenario_a_lora_that_changes() -> None:
     fast = fast_compile.apply_devices(fast_compile.apply(model), TWO)
     plain = sample(fast)
     for strength in (1.0, 0.4, None, 1.0):
-        mine, theirs = (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
+        mine, theirs = (
+            (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
+        )
         got = sample(mine)
         assert_close(got, sample(theirs))
         if strength is None:
@@ -68,7 +70,9 @@ def scenario_the_node_in_front_and_behind() -> None:
         fast = fast_compile.apply(first, config) if front else node.execute(first, devices="cpu, cpu").result[0]
         assert_close(sample(fast), sample(load("sd15")))
         (state,) = (state for state in fast_compile.states() if state.base_model() is model.model)
-        assert state.config.capture_after == 3 and state.config.devices == TWO and "1 on cpu" in _said(model), _said(model)
+        assert state.config.capture_after == 3 and state.config.devices == TWO and "1 on cpu" in _said(model), _said(
+            model
+        )
 
 
 def scenario_functions_of_others() -> None:
