@@ -41,7 +41,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (ReadSet, '_ask_by_method', 'self._ask_it(getattr(value, asks), (id(value), asks), origin)', 'pass', 'overlooked:whether a lock in a list is held'),
     (ReadSet, '_receiver', 'if code_of(carried(value)) is code', 'if False', 'overlooked:a default of a named tuple'),
     (ReadSet, 'finish', 'self._place(sys.modules, file, MISSING, Origin(None, "sys.modules"))', 'pass', 'overlooked:a file that comes'),
-    (LooseReads, '_cache', 'self._planned(function.__code__, function.__globals__)', 'pass', "steering:a cached function's cache: a dict loses a key, by two names"),
+    (LooseReads, '_cache', 'self._planned(function.__code__, function.__globals__)', 'pass', 'overlooked:what a function would keep anew'),
     (SeenValues, '_loosen', 'self.loose.add(name)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
     (SeenValues, '_function', 'self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)', 'pass', "effect:a counter in: a function's attribute"),
     (SeenValues, '_function', 'self._see(default, USED, origin)', 'pass', "effect:a counter in: a function's default"),

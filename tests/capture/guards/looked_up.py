@@ -90,6 +90,16 @@ def kept(result: Any, most: int | None = None) -> Any:
     return cached
 
 
+SETTING = {"k": 1.0}
+
+
+def warm() -> Any:
+    SETTING["k"] = 1.0
+    cached = functools.lru_cache(lambda: SETTING["k"])
+    cached()
+    return cached
+
+
 CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     # A special method comes to a class that had none. A function that is replaced shows when it runs.
     "a length that comes to a class": (lambda net, x: x * (2 if net.value else 1), an_object(), comes("__len__", lambda self: 0)),
@@ -124,6 +134,7 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     # What a function with a cache has kept.
     "an item of a list in a cache": (lambda net, x: x * net.value()[0], lambda: kept([1.0]), lambda net: net.value().__setitem__(0, 2.0)),
     "an object in a cache with a limit": (lambda net, x: x * net.value().k, lambda: kept(an_object(k=1.0)(), 2), lambda net: setattr(net.value(), "k", 2.0)),
+    "what a function would keep anew": (lambda net, x: x * net.value(), warm, lambda net: (SETTING.update(k=2.0), net.value.cache_clear())),
     # What is saved.
     "a buffer that is saved no more": (
         lambda net, x: x * len(net.value.state_dict()), lambda: layer(b=torch.ones(2)), lambda net: net.value._non_persistent_buffers_set.add("b")),
