@@ -288,7 +288,7 @@ def test_a_layer_whose_memory_has_gaps_runs_as_it_was(graphs: DeviceGraphs) -> N
 
 
 def test_what_says_no_more_than_how_weights_are_brought_does_not_steer(graphs: DeviceGraphs) -> None:
-    """A host's leaf adapter says which attributes of layers these are: they may change, and what is in them."""
+    """A host's leaf adapter says which attributes of layers these are: they may change, and what is in them, where a layer goes through all, too."""
 
     class Layer(nn.Linear):
         brought = False
@@ -296,7 +296,7 @@ def test_what_says_no_more_than_how_weights_are_brought_does_not_steer(graphs: D
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             weight = self.weight
-            if self.brought or len(self.functions) > 0:
+            if self.brought or len(self.functions) > 0 or "scale" in list(vars(self)):
                 weight = weight.view(weight.shape)
             return F.linear(x, weight, self.bias)
 

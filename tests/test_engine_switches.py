@@ -48,6 +48,27 @@ def test_what_is_switched_back_is_not_traced_again() -> None:
     assert calls["traced"] == 3 and calls["fused"] == 7 and kept(handle) == 3
 
 
+_LAST: float | None = None
+
+
+def scaled_and_noted(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """As psutil keeps what it found last, which attention on a CPU asks at each call."""
+    global _LAST
+    _LAST = 3.0
+    return scaled(net, x)
+
+
+def test_a_name_of_a_file_that_is_only_set_is_no_reason_to_forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = compiled(scaled_and_noted, scale=1.0)
+    for scale in (1.0, 2.0, 1.0, 2.0):
+        handle.module.scale = scale
+        monkeypatch.setitem(globals(), "_LAST", None)
+        with torch.no_grad():
+            made = handle(X)
+        assert _LAST == 3.0 and torch.allclose(made, scaled(handle.module, X))
+    assert handle.engine.report.calls == {"traced": 2, "fused": 2}
+
+
 def test_a_switch_is_of_its_own_for_each_signature() -> None:
     handle = compiled(scaled, scale=1.0)
     for scale in (1.0, 2.0, 1.0, 2.0):

@@ -62,7 +62,10 @@ class Effects:
         return bool(self._writes)
 
     def add(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
-        """Note that ``do(value)``, which writes to ``target``, is to be repeated; False where the value can't be made again."""
+        """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody exchanges.
+
+        False where the value can't be made again.
+        """
         leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))  # a pytree makes a tuple of it
         found: list[tuple[int | None, Any]] = []
         for leaf in leaves:
@@ -74,7 +77,8 @@ class Effects:
             else:
                 return False
         self._writes.append(_Write(do, tree, tuple(found)))
-        self.targets.add(id(target))
+        if target is not None:
+            self.targets.add(id(target))
         return True
 
     def repeat(self, tensors: list[torch.Tensor]) -> None:
@@ -235,7 +239,7 @@ class _Finder:
         """One that code sets and that none reads."""
         if now is place.then:  # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
             place.read = True
-        elif not self._effects.add(place.table, partial(operator.setitem, place.table, place.name), now):
+        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:

@@ -95,7 +95,7 @@ class Guard:
         self._counted_tables = [table for table, *_ in self._counted]
         self._counts = [count for _, count, _ in self._counted]
         self._classes = Classes(reads, without, self._equality)
-        self._set_types(reads)
+        self._set_types(reads, bound)
         self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live], root)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
@@ -138,7 +138,7 @@ class Guard:
             return value
         return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
 
-    def _set_types(self, reads: ReadSet) -> None:
+    def _set_types(self, reads: ReadSet, bound: Collection[tuple[int, str]]) -> None:
         root = reads.root()
         modules = [(seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root]
         self._objects, self._types = [value for _, value in modules], [seen.cls for seen, _ in modules]
@@ -147,8 +147,14 @@ class Guard:
         sized = [seen for seen in reads.seen.values() if (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
         whole = root is not None and any(seen.every and seen.get() is root for seen in reads.seen.values())
         self._root_names = set(root.__dict__) if whole and root is not None else None
-        loose = frozenset(reads.loose)
-        self._sized = [(seen.table, frozenset(seen.table), None if seen.every else loose, seen.origin) for seen in sized if seen.table is not None]
+        loose, watched_elsewhere = frozenset(reads.loose), dict[int, set[str]]()
+        for table, name in bound:  # what the host puts on a layer and takes away again, wherever its attributes are gone through
+            watched_elsewhere.setdefault(table, set()).add(name)
+        self._sized = [
+            (seen.table, frozenset(seen.table) | watched_elsewhere.get(id(seen.table), set()), None if seen.every else loose, seen.origin)
+            for seen in sized
+            if seen.table is not None
+        ]
         self._sizes = [len(table) for table, *_ in self._sized]
 
     def changed(self, module: torch.nn.Module) -> str | None:

@@ -36,6 +36,7 @@ class Editor:
     def __init__(self, browser: Any, server: LiveServer, **settings: Any) -> None:
         for name, value in {**SETTINGS, "Comfy.VueNodes.Enabled": False, "Comfy.ColorPalette": "dark", **settings}.items():
             server.post(f"/api/settings/{name}", value)
+        self._server = server
         self.page = browser.new_page(viewport={"width": 1280, "height": 800})
         self.page.set_default_timeout(300_000)
         self.errors: list[str] = []
@@ -65,8 +66,11 @@ class Editor:
         """Run the workflow, ``again`` with another seed; gives what the badge showed meanwhile, up to the sum at the end."""
         if again:
             self.page.evaluate("() => { app.graph.nodes.find((node) => node.type === 'KSampler').widgets[0].value += 1; }")
+        done = len(self._server.get("/history"))
         self.page.evaluate(WATCH)
         self.page.evaluate("() => window.app.queuePrompt(0)")
+        while len(self._server.get("/history")) == done:  # until then the badge may still say what the run before came to
+            self.page.wait_for_timeout(200)
         self.page.wait_for_function("() => window.seen.at(-1)?.includes('it/s')")
         found: list[str] = self.page.evaluate("window.seen")
         return found
