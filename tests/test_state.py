@@ -365,7 +365,7 @@ def test_a_part_that_runs_live_may_leave_plain_values_in_options(path: str) -> N
     slow.load_state_dict(net.state_dict())
     handle = compile(net, CompileConfig(allow_cpu=True))
     calls = []
-    for step in range(16):
+    for _ in range(16):
         slow.numbering.steps[0] = net.numbering.steps[0]
         x = torch.randn(2, 8)
         with torch.inference_mode():
