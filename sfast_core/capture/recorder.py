@@ -10,7 +10,6 @@ the recording. It never raises: ``failure`` says why it stopped, and the forward
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,11 +19,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..reporting.reason import reason_of
-from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE, UNLIKE
+from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE
 from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
 from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
+from .asked_tensors import AskedTensors
 from .bookkeeping import HasParts
-from .calls import OF_C, Calls, are_tensors, function_name
+from .calls import OF_C, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
 from .fake_tensors import leaves
@@ -36,14 +36,14 @@ from .live.modules import DRAWING, draws, modules_at_work
 from .live.taking_in import TakingIn
 from .nodes import call_function, call_method, drop_unused
 from .replaced import asked_function, is_torchs
-from .told import ASKED, HIDDEN, Telling, Told, tells, told_by
+from .told import ASKED
 from .unwritten import UNFILLED, unwritten
 from .values import METADATA, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
-class Recorder(TorchFunctionMode, TakingIn, Calls):
+class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
@@ -56,8 +56,6 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
         self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
-        self.told: list[Telling] = []  # by tensors that were there before the call
-        self._expected: set[tuple[int, str]] = set()  # likewise by inputs: which, and what
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
@@ -359,30 +357,6 @@ class Recorder(TorchFunctionMode, TakingIn, Calls):
 
     def _refuse_for(self, error: Exception, name: str) -> None:
         self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
-
-    def _asked(self, name: str, tensor: torch.Tensor) -> None:
-        """A tensor is asked for what steers Python code besides its layout: as long as it was there before the call, it may tell something else at another."""
-        if not isinstance(tensor, torch.Tensor) or not is_plain(tensor):
-            return
-        inputs = self._inputs.get(self._storage(tensor), ())
-        place = next((index for index, each in inputs if each is tensor), None)
-        before = not inputs and ((node := self._nodes.get(tensor)) is None or node.op == "placeholder")
-        if name in HIDDEN:
-            if inputs or (name == "_version" and before):
-                self.refuse(UNLIKE(name=name))
-                self.at_work, self.ended_in = [], None  # live code would be told a copy's, or write to one through NumPy
-        elif place is not None:
-            self._expect(place, name, tensor)
-        elif inputs and name == "storage_offset":  # of a view: it follows from where those begin that it may be one of
-            for index, each in inputs:
-                self._expect(index, name, each)
-        elif before:
-            self.told.append(Told(name, self._table.find(tensor) or weakref.ref(tensor), told_by(name, tensor)))
-
-    def _expect(self, place: int, name: str, tensor: torch.Tensor) -> None:
-        if (place, name) not in self._expected:
-            self._expected.add((place, name))
-            self.decisions.expect(place, tells(name, told_by(name, tensor)))
 
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)

@@ -14,7 +14,7 @@ from torch.utils import _pytree
 
 from ..reporting.reason import reason_of, told
 from ..reporting.reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE
-from ..weights import WeightTable
+from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
 from .errors import CaptureError, GradientsRecorded
@@ -88,6 +88,7 @@ class Trace:
         kept: what holds the tensors that the graph reads where they were found, beside arguments and the module.
         live: its calls of code that runs live, in order; with their callbacks' graphs.
         others: the functions of others that were recorded with the model's code: their names, by their kinds.
+        as_they_lie: weights that the forward asks how they lie in memory: they are not to be laid out anew.
     """
 
     graph: torch.fx.Graph
@@ -97,6 +98,7 @@ class Trace:
     kept: tuple[torch.nn.Module, ...] = ()
     live: tuple[LiveCall, ...] = ()
     others: Mapping[Any, str] = field(default_factory=dict)
+    as_they_lie: frozenset[WeightRef] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,8 @@ def _traced(
         return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
     outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
-    return Trace(graph, outputs, time.perf_counter() - start, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live), around.inside_kinds), guard
+    seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie)
+    return Trace(graph, outputs, seconds, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live), around.inside_kinds, lie), guard
 
 
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:

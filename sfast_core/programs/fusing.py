@@ -56,6 +56,7 @@ def fuse(
     device, backend = on.device, on.graphs.backend if on.graphs else None
     progress = partial(reporter.announce, "tracing")
     granted = allowed(config)
+    store.leave(trace.as_they_lie)
     deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
     with autocast_off():  # constants are folded and kernels timed as they will run
         program = lower(trace, device, store, config, backend, entry.report, progress, sensitivity, signature.tensors)

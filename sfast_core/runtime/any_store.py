@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from ..weights.arriving import Arriving
 from ..weights.bound import Bound
 from ..weights.layout import Weight
 from ..weights.offload import Arrival
+from ..weights.ref import WeightRef
 from .copies import Copies
 from .streaming.kept import Kept
 
@@ -27,6 +28,9 @@ class Store(Protocol):
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
         """Whether a weight may be laid out as its layout says. ``device``: where it is to be read, if it may have to be brought there."""
+
+    def leave(self, refs: Collection[WeightRef]) -> None:
+        """Never lay these out anew: the module's code asks how they lie."""
 
     def pinned(self, device: torch.device) -> AbstractContextManager[None]:
         """Hold the weights where programs read them for the length of a call.

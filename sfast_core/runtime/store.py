@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -61,6 +61,7 @@ class WeightStore:
         self._wanted: dict[WeightRef, Weight] = {}  # as what each is wanted that isn't plain
         self._own: dict[tuple[WeightRef, int], _Own] = {}  # what was adopted at any time, by its module too: hosts hold on to such
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
+        self._left: set[WeightRef] = set()  # to lie as they do
         self._trained = False
         self._some_turned = self._some_plain = False  # of those whose layout has other strides
         self._running: set[object] = set()  # runs of the module's own forward
@@ -82,6 +83,11 @@ class WeightStore:
         elif len({ref.tensor().device for ref in weight.refs}) > 1:
             return False
         return layout.laid(weight.refs) is not None or self._why_not(weight.refs) is None
+
+    def leave(self, refs: Collection[WeightRef]) -> None:
+        """See :class:`~.any_store.Store`. Those that were laid out anew are the module's again."""
+        self._left |= set(refs)
+        self._restore({member for ref, weight in self._wanted.items() if ref in refs for member in weight.refs})
 
     @contextmanager
     def pinned(self, device: torch.device) -> Iterator[None]:
@@ -270,6 +276,8 @@ class WeightStore:
     def _why_not(self, refs: tuple[WeightRef, ...]) -> str | None:
         """Why these weights can't be laid out anew, or None."""
         for ref in refs:
+            if ref in self._left:
+                return f"the model asks how the weight {ref} lies"
             if ref.name not in ref.table():
                 return f"the weight {ref} is computed anew each time"
             if not is_plain(ref.tensor()):

@@ -53,7 +53,7 @@ class Session:
         self.model = comfy.sd.load_state_dict_guess_config(weights, output_vae=False, output_clip=False)[0]
         self.prompts = {"positive": self.models.conditioning(MODEL, 1), "negative": self.models.conditioning(MODEL, 2)}
 
-    def send_sync(self, event: str, data: dict[str, Any], client: Any) -> None:
+    def send_sync(self, event: str, data: dict[str, Any], client: Any = None) -> None:
         """As the server's."""
         self.events.append(json.loads(json.dumps(data)))  # as it would go out
 

@@ -45,6 +45,8 @@ def test_pictures_wherever_the_models_lie(place: str, compiled_first: bool) -> N
     else:
         PLACES[place](fast)
         fast = sfast_core.compile_pipeline(fast)
+    if place == "group offloading, layers":
+        picture(fast)  # each layer's first call tells diffusers which one comes next: it runs as it was
     first = picture(fast)
     assert distance(first, picture(twin)) < FAR
     for settings in ({"prompt": "blue owl"}, {"height": 48}):

@@ -93,6 +93,15 @@ def test_tokens_of_several_images_in_turn_are_one_product(monkeypatch: pytest.Mo
     assert [tuple(one.shape) for one in seen] == [(10, 8), (5, 8), (0, 8), (2, 5, 8)]
 
 
+def test_a_part_of_each_image_s_tokens_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of large products takes no longer than one; behind SD3's attention a copy of each image's tokens stood in front of it."""
+    seen, real = [], F.linear
+    monkeypatch.setattr(F, "linear", lambda x, *rest: seen.append(x) or real(x, *rest))
+    x, weight = torch.randn(2, 200, 8)[:, :150], torch.randn(6, 8)
+    torch.testing.assert_close(linear(x, weight), real(x.contiguous(), weight))
+    assert [one.data_ptr() for one in seen] == [x.data_ptr()]
+
+
 def test_what_no_impl_computes_is_the_reference_s() -> None:
     """Of PyTorch's own function, too."""
     graph = Graph()

@@ -249,6 +249,16 @@ def test_nothing_is_laid_out_while_the_modules_own_forward_runs() -> None:
             store.tensors(sources, CPU)
 
 
+def test_what_the_model_asks_how_it_lies_is_laid_out_no_more() -> None:
+    net, store = Net(), WeightStore()
+    wanted, plain = channels_last(net, "conv.weight"), net.conv.weight.stride()
+    assert store.tensors([wanted], CPU)[0].stride() != plain
+    store.leave(wanted.refs)
+    assert net.conv.weight.stride() == plain and not store.may_pack(wanted)
+    with pytest.raises(WeightsChanged, match="asks how the weight"):
+        store.tensors([wanted], CPU)
+
+
 def test_one_of_another_shape_lies_plain_as_its_own() -> None:
     net, store = Net(), WeightStore()
     net.conv.weight.data = torch.randn(3, 4, 3, 3).transpose(0, 1)

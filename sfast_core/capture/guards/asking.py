@@ -15,6 +15,8 @@ import datetime
 import decimal
 import functools
 import gc
+import importlib
+import itertools
 import locale
 import logging
 import multiprocessing.process
@@ -136,7 +138,8 @@ def registered(classes: Iterable[type]) -> Question:
 def names_of_all(values: Iterable[Any], names: Iterable[str]) -> Question:
     """What functions and classes are called, as one text."""
     found, read = list(values), sorted(names)
-    return lambda: "\n".join(str(getattr(value, name, None)) for value in found for name in read)
+    each = [value for value in found for _ in read], read * len(found)
+    return lambda: "\n".join(map(str, map(getattr, *each, itertools.repeat(None))))
 
 
 def subclasses_of_all(classes: Iterable[type]) -> Question:
@@ -272,6 +275,9 @@ def functions_that_ask() -> dict[int, Question | str]:
     for name in of_c(system):
         if (what := _of_system(vars(system)[name])) is not None:
             note(system, (name,), what)
+    for name in ("_socket", "_tracemalloc", "faulthandler", "resource"):  # a function may be what imports them first
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for settings in filter(None, map(sys.modules.get, ("sys", "_signal", "_socket", "_tracemalloc", "faulthandler", "resource"))):
         for name in of_c(settings):
             if (what := _of_process(vars(settings)[name])) is not None:

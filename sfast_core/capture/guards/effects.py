@@ -15,7 +15,7 @@ from torch.utils import _pytree
 from .equality import Equality
 from .given import itself
 from .kinds import Kind, kind_of
-from .notes import MISSING, Held, Place, Seen, content_of
+from .notes import MISSING, Held, Place, Seen, as_it_was, content_of
 from .origin import Origin
 from .read_set import ReadSet
 
@@ -131,13 +131,13 @@ class _Finder:
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
         for name in seen.stored - seen.found.keys() - (_OURS if is_root else set()):
-            if seen.table.get(name, MISSING) is seen.before.get(name, MISSING):  # as with globals
+            if seen.table.get(name, MISSING) is as_it_was(seen.before.get(name, MISSING)):  # as with globals
                 self._reads.note(seen, name)
         for table, before in ((seen.table, seen.before), *seen.parts):
             if len(table) == len(before) and all(map(operator.is_, table.values(), before.values())):
                 continue
             for name in {**before, **table}:
-                now, then = table.get(name, MISSING), before.get(name, MISSING)
+                now, then = table.get(name, MISSING), as_it_was(before.get(name, MISSING))
                 if now is not then and not (is_root and name in _OURS):
                     self._attribute(seen, name, now, then, table)
 

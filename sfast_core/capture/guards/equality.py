@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import weakref
 from collections.abc import Collection
 from types import FunctionType
@@ -98,10 +99,12 @@ class Equality:
     def same_items(self, now: Any, before: Any, kind: Kind, depth: int = 0) -> bool:
         """Whether a container has in it what was in it ``before``: a list, keys and values, or a set."""
         if kind is Kind.SET:
-            return [(type(item), item) for item in now] == [(type(item), item) for item in before]
+            return (not now and not before) or [(type(item), item) for item in now] == [(type(item), item) for item in before]
         if kind is Kind.SEQUENCE:
-            return len(now) == len(before) and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))
+            return len(now) == len(before) and (all(map(operator.is_, now, before)) or all(self.same(a, b, depth) for a, b in zip(now, before, strict=True)))
         keys, values = before
+        if len(now) == len(keys) and all(map(operator.is_, now.keys(), keys)) and all(map(operator.is_, now.values(), values)):
+            return True
         items = list(now.items())
         return len(items) == len(keys) and all(
             self.same(a, key, depth) and self.same(b, value, depth) for (a, b), key, value in zip(items, keys, values, strict=True)

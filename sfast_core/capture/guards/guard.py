@@ -18,6 +18,7 @@ import torch
 
 from ...weights.part import STAMP, has_parts, is_stamped, stamped
 from .attributes import rows_of
+from .classes import Classes
 from .equality import Equality
 from .given import is_of_ours
 from .hooks import hooks_of
@@ -27,6 +28,7 @@ from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
+from .unmarked import Unmarked
 
 _UNSTEADY = 8  # things that are another at each call
 
@@ -67,6 +69,8 @@ class Guard:
         self._marks, self._exact = _marks_of(reads), reads.exact
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
         self._marked = [(table, name, _is_this(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
+        weights = [table for table, *_ in reads.counted.values() if any(isinstance(value, torch.Tensor) for value in table.values())]
+        self._unmarked = Unmarked(weights, reads.walked.tables(), reads.loose)
         rows = rows_of(reads, {*bound, *without}, self._noted)
         self._let_go_of_tensors(reads)
         self._equality = Equality(reads, self._fixed, by_item=True)
@@ -90,7 +94,7 @@ class Guard:
         self._counted = list(reads.counted.values())
         self._counted_tables = [table for table, *_ in self._counted]
         self._counts = [count for _, count, _ in self._counted]
-        self._set_classes(reads, without)
+        self._classes = Classes(reads, without, self._equality)
         self._set_types(reads, bound)
         self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live], root)
         self.hooked = self._hooks.reason
@@ -108,6 +112,7 @@ class Guard:
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
+        reads.walked.let_go()
         for place in reads.places.values():
             place.then = self._noted(place.then)
         for held in reads.held.values():
@@ -132,19 +137,6 @@ class Guard:
         if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
             return value
         return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
-
-    def _set_classes(self, reads: ReadSet, without: Collection[tuple[int, Any]]) -> None:
-        keys = [(cls, name) for cls, name in reads.classes if (id(cls), name) not in without]
-        classes = list(dict.fromkeys(cls for cls, _ in keys))
-        self._class_orders = [(cls, cls.__mro__) for cls in classes]
-        rows = [(cls, name, vars(owner), then) for cls, name in keys for owner, then in zip(cls.__mro__[:-1], reads.classes[cls, name], strict=True)]
-        self._class_places = [(cls, name) for cls, name, _, _ in rows]
-        self._spaces, self._class_names = [space for _, _, space, _ in rows], [name for _, name, _, _ in rows]
-        self._class_then = [then for *_, then in rows]
-        every = {owner for seen in reads.seen.values() if seen.every for owner in seen.cls.__mro__}
-        read = frozenset(reads.loose)
-        self._class_tables = [(vars(owner), frozenset(vars(owner)), None if owner in every else read, owner.__qualname__) for owner in reads.spaces]
-        self._class_sizes = [len(table) for table, *_ in self._class_tables]
 
     def _set_types(self, reads: ReadSet, bound: Collection[tuple[int, str]]) -> None:
         root = reads.root()
@@ -176,7 +168,7 @@ class Guard:
             or self._changed_places()
             or self._changed_root(root)
             or self._changed_marks()
-            or self._changed_classes()
+            or self._classes.changed()
             or self._changed_contents()
             or self._changed_functions()
             or self._changed_values()
@@ -255,20 +247,7 @@ class Guard:
             now = table.get(name)
             if not then(now) and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
                 return f"what was put on the {name} of a layer changed"
-        return None
-
-    def _changed_classes(self) -> str | None:
-        for cls, order in self._class_orders:
-            if cls.__mro__ is not order and cls.__mro__ != order:
-                return f"the bases of {cls.__qualname__} changed"
-        now = list(map(MappingProxyType.get, self._spaces, self._class_names, itertools.repeat(MISSING)))
-        for index in itertools.compress(itertools.count(), map(operator.is_not, now, self._class_then)):
-            if not self._same(now[index], self._class_then[index]):
-                cls, name = self._class_places[index]
-                return f"{cls.__qualname__}.{name} changed"
-        if [len(table) for table, *_ in self._class_tables] != self._class_sizes:
-            return _with_more(self._class_tables)
-        return None
+        return "what was put on a weight, or another tensor, changed" if self._unmarked.changed() else None
 
     def _changed_contents(self) -> str | None:
         for contents in (self._lists, self._dicts):

@@ -88,7 +88,7 @@ class LooseReads(SeenValues):
                     for name in (*self._loose_of(owner), *(own_of(owner) if anything else ())):
                         self._class_attribute(owner, name, Origin(None, owner.__qualname__))
             if self._any_file or self._imports:
-                self._read_files()
+                self._read_files(self.loose)
             if anything:
                 self._read_anything(new)
             if self.anything and not anything:
@@ -96,6 +96,8 @@ class LooseReads(SeenValues):
                 done.clear()
             elif not new:
                 return
+            for place in self.walked.note(self, self.loose):
+                self._below(place.then, USED, None, place.name)
             for seen in new:
                 for table in (seen.before, *(before for _, before in seen.parts)):
                     if not self.loose.isdisjoint(table):
@@ -113,7 +115,7 @@ class LooseReads(SeenValues):
                 self._below(self._attribute(seen, name), USED, seen.origin, name)
         self._lenient = False
 
-    def _read_files(self) -> None:
+    def _read_files(self, loose: set[str]) -> None:
         """Files were asked for by names that aren't in the code: any attribute that is read of whatever may be theirs."""
         asked = list(sys.modules) if self._any_file else list(self._imports)
         whole = self.anything and not self._any_file
@@ -123,8 +125,10 @@ class LooseReads(SeenValues):
             module = sys.modules.get(name)
             if isinstance(module, ModuleType) and not is_given(name):
                 origin, names = Origin(None, name), vars(module)
-                for attribute in list(names) if whole else names.keys() & self.loose:
+                for attribute in list(names) if whole else names.keys() & loose:
                     self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
+            elif module is not None and not isinstance(module, ModuleType):  # something else that somebody keeps there
+                self._see(module, USED, Origin(None, name))
         self._lenient = False
 
     def _loose_of(self, cls: type) -> list[str]:

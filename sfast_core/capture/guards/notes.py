@@ -20,6 +20,18 @@ MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
 COMPUTED: Any = type("_Computed", (), {"__repr__": lambda self: "what code makes of it"})()
 
 
+class Weakly(weakref.ref[Any]):
+    """What an attribute was, where that may die within the call as it does without us."""
+
+
+def as_it_was(value: Any) -> Any:
+    """What an attribute was; MISSING where that is gone."""
+    if type(value) is not Weakly:
+        return value
+    found = value()
+    return MISSING if found is None else found
+
+
 @dataclass(eq=False, slots=True)
 class Seen:
     """One object of which something is read.

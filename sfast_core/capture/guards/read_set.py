@@ -124,7 +124,8 @@ class ReadSet(LooseReads):
             self.readers.done()
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
-        reads = self._codes.of(code)
+        reads, any_file = self._codes.of(code), self._any_file
+        self._any_file = False
         if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
             read_everything(reads)
         if makes_weak(reads, names):
@@ -155,6 +156,10 @@ class ReadSet(LooseReads):
                 self._global(names, name, ANYTHING, origin)
         for (name, level, itself_), chain in reads.imports.items():
             self._imported(names, name, level, itself_, chain)
+        if self._any_file:  # before this code may set some of it
+            self._read_files(reads.loose)
+            any_file = True
+        self._any_file = any_file
         return plan
 
     def _global(self, names: Table, name: str, chain: Chain, origin: Origin) -> None:
@@ -223,6 +228,8 @@ class ReadSet(LooseReads):
             names += [name for owner in cls.__mro__[:-1] for name, value in vars(owner).items() if code_of(carried(value)) is code]
         for name in names:
             self._class_attribute(cls, name, Origin(None, cls.__qualname__))
+        if cls is value and not is_given(type(cls).__module__):
+            self._class_attribute(type(cls), code.co_name, Origin(None, type(cls).__qualname__))
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
@@ -243,7 +250,7 @@ class ReadSet(LooseReads):
             self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))  # a tensor's method, which somebody may replace for all tensors
         if (root := self.root()) is not None:
             if not WALKS.isdisjoint(self.loose):
-                self._walk(root, None)
+                self._walk(root, None, saved="state_dict" in self.loose)
         self._ask_for_the_rest()
         self._follow_what_is_loose()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import threading
 import types
@@ -16,24 +17,28 @@ from .all_names import own_of, slots_of
 from .chains import ATTRIBUTE, ITEM, USED, WHOLE, WITHIN, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
-from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, local, slot
+from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, Weakly, as_it_was, local, slot
 from .of_c import is_of_c, told
 from .origin import Origin
 from .readers import Readers
+from .unmarked import WalkedTensors
 
 ASKED, BOUND = "asked", "bound"
 OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
-_SPECIAL = "__call__ __getattr__ __getattribute__ __setattr__ __getitem__ __iter__ __len__ __bool__ __contains__ __enter__ __eq__".split()
 #: Methods of a module's that go through what is below it.
 WALKS = frozenset(
     "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter get_buffer".split()
 )
 PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
+#: What a module's ``state_dict()`` looks at besides its weights; not the hooks in front of it, of which the weight store has one.
+_SAVED = {"_non_persistent_buffers_set": Kind.SET, "_state_dict_hooks": Kind.MAPPING}
 #: Classes of Python's whose objects have attributes by the names that users give them.
 _OPEN = (types.SimpleNamespace, argparse.Namespace)
+#: Of Python's own, but of which nobody but the dataclass's decorator reads what isn't named: transformers' configs have 28 at each of a model's modules.
+_DESCRIPTIONS = (dataclasses.Field,)
 
 
 class SeenObjects:
@@ -49,6 +54,7 @@ class SeenObjects:
         counted: tables of weights that are gone through, and how many there were.
         hooks: of modules that have some: the module's table, the name in it, and which there were.
         marked: tensors of which what others had put on them is read.
+        walked: tensors that code comes by where it goes through many.
         readers: who looked first at what is read.
         arrays: NumPy is used.
     """
@@ -66,6 +72,7 @@ class SeenObjects:
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
         self.hooks: list[tuple[Table, str, list[Any], Origin | None]] = []
         self.marked: dict[int, Marked] = {}
+        self.walked = WalkedTensors()
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
         self.arrays = False
@@ -98,6 +105,7 @@ class SeenObjects:
         kind = self._kinds.get(cls)
         if kind is None:
             kind = kind_of(value)
+            self._space(cls)
             if str(cls.__module__).startswith("numpy"):  # an array's depends on its size
                 self.arrays = True
             else:
@@ -125,7 +133,7 @@ class SeenObjects:
         for below in chain.attributes:
             name = below.name
             if name in WALKS and kind is Kind.MODULE:
-                self._walk(value, origin)
+                self._walk(value, origin, saved=name == "state_dict")
                 self._what_is_come_by(value, origin)
             elif below.read or seen.table is None:
                 then = found[name] if name in found else self._attribute(seen, name)
@@ -140,7 +148,7 @@ class SeenObjects:
                 if what == ITEM:  # what its __getitem__ gives
                     self._loosen(item)
         seen.computed |= chain.every
-        given = kind is Kind.OBJECT and is_given(seen.cls.__module__)
+        given = kind is Kind.OBJECT and is_given(seen.cls.__module__) and seen.cls not in _DESCRIPTIONS
         if chain.every or given:
             seen.every = True
             own = vars(value) if issubclass(seen.cls, threading.local) else seen.before
@@ -148,11 +156,18 @@ class SeenObjects:
             for name in (*own, *own_of(seen.cls), *(slots_of(seen.cls) if given else ())):
                 then = self._attribute(seen, name)
                 if then is COMPUTED and given and name in seen.before:  # of a property of the same name, whose code isn't read
-                    then = self._place(seen.table, name, seen.before[name], seen.origin)
+                    then = self._place(seen.table, name, as_it_was(seen.before[name]), seen.origin)
                 self._below(then, used, seen.origin, name)
 
-    def _walk(self, module: torch.nn.Module, origin: Origin | None) -> None:
-        """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which runs no code of theirs."""
+    def _walk(self, module: torch.nn.Module, origin: Origin | None, saved: bool = False) -> None:
+        """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which runs no code of theirs.
+
+        ``saved``: as they are to be saved, without buffers that aren't, and with what hooks make of it.
+        """
+        if saved:
+            for own in map(vars, module.modules()):
+                for part in _SAVED.keys() & own.keys():
+                    self._hold(own[part], _SAVED[part], Origin(origin, part), read=True)
         inside = [module]
         for inner in inside:
             own = inner.__dict__
@@ -164,6 +179,8 @@ class SeenObjects:
                 inside += [child for child in children.values() if child is not None]
             for table in (children, own["_parameters"], own["_buffers"]) if id(inner) not in self.live else (children,):
                 self.counted.setdefault(id(table), (table, len(table), origin))
+                if table is not children:
+                    self.walked.add(table.values())
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         try:
@@ -175,12 +192,11 @@ class SeenObjects:
         cls = type(value)
         before = {} if table is None else dict(table)
         if self.live:  # where functions run live, others stand in their places
-            before = {name: itself(found) for name, found in before.items()}
+            keep = self._weakly if id(value) in self.live else itself
+            before = {name: keep(found) for name, found in before.items()}
         seen = Seen(kind, cls, origin, table, before)
         self.seen[id(value)] = seen
         self._space(cls)
-        if kind is Kind.OBJECT and not is_given(cls.__module__):
-            self._class_attribute(cls, "__bool__", origin)  # and with that, all that Python looks up by itself
         try:  # it may have been made in this call, and then it is to go as ever
             seen.ref = weakref.ref(value, functools.partial(_gone, weakref.ref(self), id(value)))
         except TypeError:
@@ -197,11 +213,19 @@ class SeenObjects:
                 self._class_attribute(cls, "__call__", origin)
         return seen
 
+    def _weakly(self, value: Any) -> Any:
+        """An attribute of what runs live, whose code may let go of it."""
+        try:
+            return Weakly(value) if self._kind(value) is Kind.OBJECT else itself(value)
+        except TypeError:
+            return value
+
     def _space(self, cls: type) -> None:
         """Keep what a class has, and its bases, before code may set some of it."""
         if cls not in self._spaced:
             self._spaced.add(cls)
-            for owner in cls.__mro__[:-1]:
+            of_class: type = type(cls)
+            for owner in (*cls.__mro__[:-1], *of_class.__mro__[:-2]):
                 if owner not in self.spaces and not is_given(owner.__module__):
                     self.spaces[owner] = {name: itself(value) for name, value in vars(owner).items()}
 
@@ -244,7 +268,7 @@ class SeenObjects:
         if kind is COMPUTED or seen.table is None:  # what a property reads is in its code
             return in_class if kind is not COMPUTED else COMPUTED
         if name in seen.before:
-            return itself(seen.before[name])
+            return itself(as_it_was(seen.before[name]))
         for _, before in seen.parts:
             if name in before:
                 return itself(before[name])
@@ -263,9 +287,6 @@ class SeenObjects:
         spaces = [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
         self.classes[key] = spaces
         value = self._class_values[key] = next((found for found in spaces if found is not MISSING), MISSING)
-        if (cls, "__call__") not in self.classes and not is_given(cls.__module__):
-            for special in _SPECIAL:
-                self._class_attribute(cls, special, origin)
         for found in spaces:
             if found is not MISSING and self._kind(found) not in PLAIN:
                 self._see(found, USED, Origin(origin, name))

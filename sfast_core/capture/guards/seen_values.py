@@ -196,6 +196,7 @@ class SeenValues(SeenObjects):
             notes.clear()
         self._class_values.clear()
         self.lookups.clear()
+        self.walked.let_go()
         if self.collecting:
             gc.enable()
 
@@ -386,8 +387,10 @@ class SeenValues(SeenObjects):
             self.refuse(TOO_MUCH(origin=held.origin))
             return
         for index, item in enumerate(values):
-            if self._kind(item) not in PLAIN:
+            if (kind := self._kind(item)) not in PLAIN:
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
+            elif kind is Kind.TENSOR:
+                self.walked.add((item,))
         for key in keys or ():
             if type(key) is not str and self._kind(key) not in PLAIN:
                 self._see(key, USED, Origin(held.origin, "a key"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from ...reporting.reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
 from ...runtime.copies import Copies
 from ...runtime.streaming.kept import Kept
-from ...weights import PLAIN, Arrival, Arriving, Bound, Layout, Layouts, Weight, WeightsChanged, WeightsElsewhere
+from ...weights import PLAIN, Arrival, Arriving, Bound, Layout, Layouts, Weight, WeightRef, WeightsChanged, WeightsElsewhere
 from ...weights.eight_bits import EIGHT_BITS
 from .held_patches import HeldPatches
 from .page import Page
@@ -51,6 +51,9 @@ class DynamicStore:
         """Whether it is as it lies: the addresses are the host's. What is made of it may lie beside it, as long as all of the model is there."""
         layout = self._layouts.get(weight.layout)
         return layout is not None and (not layout.beside or (self._partly is None and layout.why_not(weight.refs) is None))
+
+    def leave(self, refs: Collection[WeightRef]) -> None:
+        """Nothing is laid out anew."""
 
     def plain(self) -> AbstractContextManager[None]:
         """Nothing was laid out anew."""

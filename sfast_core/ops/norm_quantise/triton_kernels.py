@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..quantise.triton_kernels import rotate, store_rows, to_eight_bits, to_float8
+from ..quantise.triton_kernels import divided, rotate, store_rows, to_eight_bits, to_float8
 
 
 @triton.jit
@@ -101,12 +101,12 @@ def norm_quantise_kernel(
     v = _rounded(v, NARROW)
     if given is None:
         v = rotate(v, GROUP, ROWS, BLOCK)
-        values, by_row = to_eight_bits(v, tl.max(tl.abs(v), 1), NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
+        values, by_row = to_eight_bits(v, tl.max(tl.abs(v), 1), NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
         tl.store(factors + r, by_row, mask=r < rows)
         store_rows(q, values, r, rows, C, GROUP, ROWS, BLOCK)
     else:
         divisor = tl.load(given)
         if tl.program_id(0) == 0:
             tl.store(factors, divisor)
-        quotient = tl.div_rn(v, tl.broadcast_to(divisor, v.shape))
+        quotient = divided(v, divisor, BY_HAND)
         tl.store(q + offsets, to_float8(quotient, LIMIT, q.dtype.element_ty, BY_HAND), mask=live)

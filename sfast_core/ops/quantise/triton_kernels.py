@@ -33,22 +33,46 @@ def _stage(v, APART: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def to_int8(v, limit, NARROW: tl.constexpr):
+def divided(v, by, BY_HAND: tl.constexpr):
+    """v / by in float32, to nearest, ``by`` being one number or one for each row, in a third of a division's instructions: the product with the
+    reciprocal, put right twice by what is left over, which ``fma`` knows exactly (Markstein 1990). BY_HAND: Triton's interpreter has no ``fma``.
+    """
+    if BY_HAND:
+        return tl.div_rn(v, tl.broadcast_to(by, v.shape))
+    # What would leave float32's range on the way is brought nearer to 1: a power of 2 changes no other bit.
+    nearer = tl.where(tl.abs(by) < 8.673617379884035e-19, 1.8446744073709552e19, 1.0)  # 2^-60, 2^64
+    by *= nearer
+    v *= nearer
+    inverse = tl.broadcast_to(tl.div_rn(tl.zeros_like(by) + 1.0, by), v.shape)
+    by = tl.broadcast_to(by, v.shape)
+    first = v * inverse
+    quotient = tl.math.fma(tl.math.fma(-first, by, v), inverse, first)
+    quotient = tl.math.fma(tl.math.fma(-quotient, by, v), inverse, quotient)
+    return tl.where(quotient == quotient, quotient, first)  # by 0, of infinity
+
+
+@triton.jit
+def rounded_to_int8(v):
+    """v in float32 as int8, to nearest, ties to even; what is beyond -128 and 127 as these."""
+    v = tl.minimum(tl.maximum(v, -128.0), 127.0)
+    return (v + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)  # 1.5 * 2^23, whose last bit is 1: what is below is rounded off
+
+
+@triton.jit
+def to_int8(v, limit, NARROW: tl.constexpr, GROUP: tl.constexpr, BY_HAND: tl.constexpr):
     """Rows v [ROWS, BLOCK] in float32 as int8, and the scale of each, ``limit`` being its largest absolute value. NARROW is the dtype that values,
-    scales and their quotients are rounded to, as the reference says.
+    scales and their quotients are rounded to, as the reference says; what wasn't rotated, GROUP being 0, is rounded already.
     """
     scale = tl.maximum(limit * 0.007874015748031496, 1e-30)  # 1 / 127
     divisor = scale.to(NARROW).to(tl.float32)
     divisor = tl.where(divisor == 0.0, _smallest_normal(NARROW), divisor)
-    value = v.to(NARROW).to(tl.float32)
+    value = v.to(NARROW).to(tl.float32) if GROUP else v
     if NARROW == tl.bfloat16:
         # A quotient of two 8-bit numbers is never halfway between two others, nor nearer to it than 2^-17: what rounds it needs no more.
         quotient = value * tl.div_rn(tl.full(divisor.shape, 1.0, tl.float32), divisor)[:, None]
     else:
-        quotient = tl.div_rn(value, tl.broadcast_to(divisor[:, None], value.shape))
-    quotient = quotient.to(NARROW).to(tl.float32)
-    quotient = tl.minimum(tl.maximum(quotient, -128.0), 127.0)
-    return ((quotient + 12582912.0) - 12582912.0).to(tl.int8), scale  # 1.5 * 2^23: what is below 1 is rounded off, ties to even
+        quotient = divided(value, divisor[:, None], BY_HAND)
+    return rounded_to_int8(quotient.to(NARROW).to(tl.float32)), scale
 
 
 @triton.jit
@@ -69,19 +93,20 @@ def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr
 
 
 @triton.jit
-def to_eight_bits(v, limit, NARROW: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
+def to_eight_bits(
+    v, limit,
+    NARROW: tl.constexpr, GROUP: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr,
+):  # fmt: skip
     """Rows v [ROWS, BLOCK] in float32 as DTYPE, and the scale of each, ``limit`` being its largest absolute value. LIMIT: float8's largest, or 0."""
     if LIMIT > 0.0:  # Triton takes no float for a condition, its interpreter does
         scale = (limit * (1.0 / LIMIT)).to(NARROW).to(tl.float32)
-        quotient = tl.div_rn(v, tl.broadcast_to(scale[:, None], v.shape))
-        return to_float8(quotient, LIMIT, DTYPE, BY_HAND), scale
+        return to_float8(divided(v, scale[:, None], BY_HAND), LIMIT, DTYPE, BY_HAND), scale
     elif BY_RANGE:
         scale = tl.maximum((limit * 0.00784313725490196).to(NARROW).to(tl.float32), 1.1920928955078125e-07)  # 1 / 127.5
         quotient = v * tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)[:, None]
-        quotient = tl.minimum(tl.maximum(quotient, -128.0), 127.0)
-        return ((quotient + 12582912.0) - 12582912.0).to(tl.int8), scale
+        return rounded_to_int8(quotient), scale
     else:
-        return to_int8(v, limit, NARROW)
+        return to_int8(v, limit, NARROW, GROUP, BY_HAND)
 
 
 @triton.jit
@@ -143,9 +168,9 @@ def quantise_rows_kernel(
         )  # fmt: skip
         w = rotate(w, GROUP, ROWS, TAIL)
         limit = tl.maximum(limit, tl.max(tl.abs(w), 1))
-        ends, _ = to_eight_bits(w, limit, NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
+        ends, _ = to_eight_bits(w, limit, NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
         store_rows(q, ends, r, rows, K, GROUP, ROWS, TAIL, BLOCK)
-    values, scale = to_eight_bits(v, limit, NARROW, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
+    values, scale = to_eight_bits(v, limit, NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
     tl.store(scales + r, scale, mask=r < rows)
     store_rows(q, values, r, rows, K, GROUP, ROWS, BLOCK)
 
@@ -181,5 +206,5 @@ def quantise_tensor_kernel(
     divisor = tl.load(scale)
     if tl.program_id(0) == 0:
         tl.store(copy, divisor)
-    quotient = tl.div_rn(v, tl.broadcast_to(divisor, v.shape))
+    quotient = divided(v, divisor, BY_HAND)
     tl.store(q + r * K + c, to_float8(quotient, LIMIT, q.dtype.element_ty, BY_HAND), mask=live)

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 MAX_CHANNELS = 32768
 GROUPS = (0, 16, 64, 256)
 _PROGRAM_ELEMENTS = 2048
-_THREAD_ELEMENTS = 16  # of short rows; of long ones more, since a program has at most _MAX_WARPS
+_THREAD_ELEMENTS = 32  # of long rows more, since a program has at most _MAX_WARPS
+_BUSY_ELEMENTS = 16  # likewise, where they are rotated or an activation is computed of each
 _MAX_WARPS = 16
+_MOST_IDLE = 0.3  # of a block's places: with more of them a second, smaller block behind it is faster
 
 
 class QuantiseTile(NamedTuple):
@@ -33,16 +35,22 @@ class QuantiseTile(NamedTuple):
 
 
 def quantise_tile(channels: int, rotate: int, made: bool = False) -> QuantiseTile:
-    """The tile for rows of so many channels. ``made``: an activation costs each place of a block more than loading does, so few are to be idle."""
+    """The tile for rows of so many channels. ``made``: an activation costs each place of a block more than loading does, so few are to be idle.
+
+    H100, us, of 8192x640, 2048x5120 in fp16 and 4608x3072 in bf16, in L2: 6.8, 12.8, 13.9; in one block of 16 elements a thread 9.3, 19.3, 14.7.
+    """
     least = max(rotate, 16)
     head = triton.next_power_of_2(channels + 1) // 2
     tail = max(triton.next_power_of_2(channels - head), least)
-    if made and head >= _PROGRAM_ELEMENTS and channels > head and head + tail < 2 * head:
-        threads = (head + tail) // _THREAD_ELEMENTS
-        return QuantiseTile(head, 1, min(_MAX_WARPS, triton.next_power_of_2(threads // 32 + 1) // 2), tail)
     block = max(triton.next_power_of_2(channels), least)
+    worth = head >= _PROGRAM_ELEMENTS if made else not rotate and channels < (1 - _MOST_IDLE) * block
+    if worth and least <= head < channels and head + tail < block:
+        block = head
+    else:
+        tail = 0
     rows = max(1, _PROGRAM_ELEMENTS // block)
-    return QuantiseTile(block, rows, max(1, min(_MAX_WARPS, rows * block // (32 * _THREAD_ELEMENTS))))
+    threads = rows * (block + tail) // (_BUSY_ELEMENTS if made or rotate else _THREAD_ELEMENTS)
+    return QuantiseTile(block, rows, min(_MAX_WARPS, triton.next_power_of_2(max(1, threads // 32) + 1) // 2), tail)
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

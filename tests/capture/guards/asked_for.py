@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import types
 import typing
 import uuid
@@ -43,6 +44,12 @@ CONTEXT: contextvars.ContextVar[dict[str, float]] = contextvars.ContextVar("aske
 KEPT: list[Any] = []
 ENGINE = torch.backends.quantized.engine
 OTHER_ENGINE = next(each for each in torch.backends.quantized.supported_engines if each not in (ENGINE, "none"))
+
+
+def by_tracing(net: Any, x: torch.Tensor) -> torch.Tensor:
+    from tracemalloc import is_tracing
+
+    return x * (2 if is_tracing() else 1)
 
 
 class Color(enum.Enum):
@@ -195,6 +202,7 @@ COMPARED: dict[str, Case] = {
     "how deep calls may go": (
         lambda net, x: x * sys.getrecursionlimit(), nothing,
         does(lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 7), lambda: sys.setrecursionlimit(sys.getrecursionlimit() - 7))),
+    "a file that only the forward imports": (by_tracing, nothing, does(tracemalloc.start, tracemalloc.stop)),
     "the locale": (
         lambda net, x: x * len(locale.setlocale(locale.LC_NUMERIC)), nothing,
         does(lambda: locale.setlocale(locale.LC_NUMERIC, "C.UTF-8"), lambda: locale.setlocale(locale.LC_NUMERIC, "C"))),

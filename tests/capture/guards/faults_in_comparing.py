@@ -8,16 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from sfast_core.capture.guards import equality, guard, kinds
+from sfast_core.capture.guards.classes import Classes
 from sfast_core.capture.guards.equality import Equality
 from sfast_core.capture.guards.guard import Guard
 from sfast_core.capture.guards.hooks import Hooks
 from sfast_core.capture.guards.notes import Row
 from sfast_core.capture.guards.places import Places
+from sfast_core.capture.guards.unmarked import Unmarked
 
 FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, 'changed', 'self._changed_types()', 'None', "structure:a child's class"),
     (Guard, 'changed', 'self._changed_places()', 'None', "overlooked:an object's own add"),
-    (Guard, 'changed', 'self._changed_classes()', 'None', 'structure:nn.Linear.forward is patched'),
+    (Guard, 'changed', 'self._classes.changed()', 'None', 'structure:nn.Linear.forward is patched'),
     (Guard, 'changed', 'self._changed_contents()', 'None', 'overlooked:types in a set'),
     (Guard, 'changed', 'self._changed_functions()', 'None', "structure:the code of a class's forward"),
     (Guard, 'changed', 'self._changed_values()', 'None', "steering:a grandchild's attribute: a numpy array's item, by a local name"),
@@ -36,8 +38,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, '_changed_root', 'self._root_names is not None and own.keys() != self._root_names', 'False', 'overlooked:all attributes of the root'),
     (Guard, '_changed_root', 'now is not then and not self._same(now, then)', 'False', "overlooked:a module's own update"),
     (Row, 'items', 'for name in self.absent:', 'for name in ():', 'steering:a public attribute of the root: it is taken away, directly'),
-    (Guard, '_changed_classes', 'cls.__mro__ is not order and cls.__mro__ != order', 'False', 'structure:the bases of a class'),
-    (Guard, '_changed_classes', 'if not self._same(now[index], self._class_then[index]):', 'if False:', 'structure:nn.Linear.forward is patched'),
+    (Classes, 'changed', 'cls.__mro__ is not order and cls.__mro__ != order', 'False', 'structure:the bases of a class'),
+    (Classes, 'changed', 'if not self._same(now[index], self._then[index]):', 'if False:', 'structure:nn.Linear.forward is patched'),
     (Guard, '_changed_contents', '(self._lists, self._dicts)', '(self._dicts,)', "structure:what a child's own forward closes over"),
     (Guard, '_changed_contents', '(self._lists, self._dicts)', '(self._lists,)', 'overlooked:get by a local name'),
     (Guard, '_changed_contents', 'list(map(len, self._counted_tables)) != self._counts', 'False', 'structure:the number of parameters'),
@@ -67,7 +69,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (guard, 'rows_of', 'row.names = [name for name in present if (key, name) not in left_out]', 'pass', "overlooked:a module's own update"),
     (Equality, 'same', 'id(then) in self._fixed or ', '', 'overlooked:identity of a list'),
     (Equality, 'same', 'type(now) is not type(then) or ', '', 'overlooked:a list that is a tuple'),
-    (Equality, 'same', 'return then.fits(now)', 'return True', "overlooked:a tensor's strides"),
+    (Equality, 'same', 'return then.fits(now)', 'return True', 'overlooked:strides that nobody hears of'),
     (Equality, 'same', 'if not self._same_attributes(now, then, kind, depth + 1):', 'if False:', 'overlooked:an attribute of another list'),
     (Equality, 'same', 'return same_value(now, then)', 'return True', 'overlooked:an attribute of another number'),
     (
@@ -90,17 +92,23 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, 'same', 'return now() is then() is not None', 'return True', 'overlooked:a weak reference to another'),
     (Equality, 'same', 'return self.same(answer(now), answer(then), depth + 1)', 'return True', "steering:getattr of a computed name: a numpy array's shape, by a generator"),
     (Equality, 'same', 'return not self._exact and self._same_object(now, then, depth + 1)', 'return True', 'overlooked:a dict by objects'),
-    (Equality, 'same_items', 'return [(type(item), item) for item in now] == [(type(item), item) for item in before]', 'return True', 'overlooked:types in a set'),
+    (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'True', 'overlooked:types in a set'),
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'list(now) == list(before)', 'overlooked:types in a set'),
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'set(now) == set(before)', "overlooked:a set's order"),
     (Guard, '_walked', 'if weights:', 'if False:', 'overlooked:the dtype of a buffer that is gone through'),
-    (Guard, '_changed_classes', 'return _with_more(self._class_tables)', 'return None', 'overlooked:a method that comes to a class'),
+    (Guard, '_changed_marks', 'self._unmarked.changed()', 'False', 'overlooked:a mark on a weight'),
+    (Unmarked, 'changed', 'if any(not self._names', 'if False and any(not self._names', 'overlooked:a mark on another weight'),
+    (Unmarked, 'changed', 'any(map(operator.is_not, itertools.compress(now, self._none), itertools.repeat(None)))', 'False', 'overlooked:a mark on a weight where there was none'),
+    (Classes, '_with_others', 'for name in before - table.keys()', 'for name in ()', 'overlooked:what is called no more'),
+    (Classes, '_with_others', 'or (by_python and is_looked_up(name))]\n            if', ']\n            if', 'overlooked:an equality'),
+    (Classes, 'changed', 'list(itertools.chain.from_iterable(self._tables)) == self._all_names', 'sum(map(len, self._tables)) == len(self._all_names)', 'overlooked:a truth in the place of another name'),
+    (Classes, 'changed', 'return self._with_others()', 'return None', 'overlooked:a method that comes to a class'),
     (
         Equality, 'same_items',
-        'return len(now) == len(before) and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))',
+        'return len(now) == len(before) and (all(map(operator.is_, now, before)) or all(self.same(a, b, depth) for a, b in zip(now, before, strict=True)))',
         'return all(self.same(a, b, depth) for a, b in zip(now, before))', 'effect:a counter in: a global list',
     ),
-    (Equality, 'same_items', ' and all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))', '', 'overlooked:a list in another dict'),
+    (Equality, 'same_items', 'all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))', 'True', 'overlooked:a list in another dict'),
     (
         Equality, 'same_items',
         'return len(items) == len(keys) and all(\n            self.same(a, key, depth) and self.same(b, value, depth) for (a, b), key, value in zip(items, keys, values, strict=True)',
@@ -131,7 +139,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (equality, 'same_value', 'if isinstance(then, complex):', 'if False:', "overlooked:a complex number's zero"),
     (equality, 'same_value', 'if isinstance(then, (slice, range)):', 'if False:', 'overlooked:where a range ends'),
     (kinds, 'what_a_tensor_is', ', tensor.shape', '', "structure:a buffer's shape"),
-    (kinds, 'what_a_tensor_is', ', strides', '', "overlooked:a tensor's strides"),
+    (kinds, 'what_a_tensor_is', ', strides', '', 'overlooked:strides that nobody hears of'),
     (kinds, 'what_a_tensor_is', ', tensor.dtype', '', "structure:a buffer's dtype"),
     (kinds, 'what_a_tensor_is', ', tensor.device', '', "structure:a buffer's device"),
     (kinds, 'what_a_tensor_is', ', tensor.is_conj()', '', 'overlooked:whether a tensor is conjugated'),

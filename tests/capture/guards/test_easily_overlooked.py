@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from sfast_core.capture import Trace
-from tests.capture.guards import inside
+from tests.capture.guards import inside, looked_up
 from tests.models import Forward
 from tests.tracing import guarded
 
@@ -274,7 +274,7 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
 }
 
 
-CASES |= inside.CASES
+CASES |= inside.CASES | looked_up.CASES
 
 
 @pytest.fixture(autouse=True)

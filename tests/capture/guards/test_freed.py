@@ -186,3 +186,44 @@ def test_it_is_freed_at_once(name: str) -> None:
     alive = [weakref.ref(thing) for thing in (net, net.linear, net.linear.weight, handle.engine)]
     del net, handle
     assert [ref() for ref in alive] == [None] * 4
+
+
+class Swaps(nn.Module):
+    """Draws, so it runs live; and lets go of an object, to which it has a weak reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.kept: Any = Held()
+        self.there: list[bool] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before, self.kept = weakref.ref(self.kept), Held()
+        self.there.append(before() is not None)
+        return self.linear(x) + torch.rand(1) * 0
+
+
+class Held:
+    """Somebody's."""
+
+
+def test_what_live_code_lets_go_of_is_gone_within_the_call() -> None:
+    net = nn.Sequential(Swaps(), nn.Linear(8, 8)).requires_grad_(False)
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for _ in range(4):
+            handle(X)
+    swaps: Any = net[0]
+    assert swaps.there == [False] * 4 and handle.engine.report.calls["fused"]
+
+
+def test_a_subclass_that_was_counted_may_go() -> None:
+    base = type("Base", (), {})
+    below = type("Below", (base,), {"__hash__": None})
+    net = Net(lambda net, x: net.linear(x) * len(base.__subclasses__()))
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        handle(X), handle(X)
+    del below
+    gc.collect()
+    assert not base.__subclasses__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import functools
 import gc
 import weakref
@@ -323,3 +324,38 @@ def test_what_a_call_leaves_behind_is_the_models_to_let_go() -> None:
             net.maps.clear()
     assert handle.engine.report.calls["fused"] >= 2
     assert [ref() for ref in refs] == [None] * len(refs)
+
+
+@dataclasses.dataclass
+class Settings:
+    """As transformers' configs are."""
+
+    scale: float = 2.0
+    shift: float = 1.0
+    words: str = "none"
+
+
+class Described(nn.Module):
+    """Reads its settings by the names that their fields have, and what one field is described by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Settings()
+        self.field = dataclasses.field(default=3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers = [getattr(self.settings, field.name) for field in dataclasses.fields(self.settings)]
+        return x * numbers[0] + numbers[1] * self.field.default
+
+
+def test_of_what_describes_a_dataclass_only_what_is_named_is_kept() -> None:
+    """Each slot of each field was: CLIP's call asked 3,700 of them, and took five times as long."""
+    net = Described()
+    _, _, guard = guarded(net, X)
+    assert [str(asked.origin) for _, asked in guard._asked] == ["field.default"]
+    assert guard.changed(net) is None
+    net.field.default = 4.0
+    assert guard.changed(net) is not None
+    net.field.default = 3.0
+    net.settings.shift = 5.0
+    assert guard.changed(net) is not None

@@ -1,0 +1,91 @@
+"""What others put on tensors that code comes by where it goes through many: names are all that is known of what it reads of them."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import weakref
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+
+from ...weights.part import is_plain
+from .marks import Reads, mark
+from .notes import MISSING, Place, Table
+
+
+class WalkedTensors:
+    """Tensors that code comes by, and what had been put on each when it was first come by."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[torch.Tensor, Table]] = {}
+
+    def add(self, tensors: Iterable[Any]) -> None:
+        """Code comes by these."""
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and id(tensor) not in self._of and is_plain(tensor):
+                self._of[id(tensor)] = tensor, dict(vars(tensor))
+
+    def note(self, reads: Reads, loose: Collection[str]) -> list[Place]:
+        """Have that watched of it which is read of whatever. Returns what hadn't been."""
+        new = []
+        for tensor, before in self._of.values():
+            table = vars(tensor)
+            for name in before.keys() | table.keys() if before or table else ():
+                if name in loose and (id(table), name) not in reads.places:
+                    place = reads.places[id(table), name] = Place(table, name, before.get(name, MISSING), None)
+                    mark(reads, tensor, table).names.add(name)
+                    new.append(place)
+        return new
+
+    def tables(self) -> list[Table]:
+        """Where each has what was put on it."""
+        return [vars(tensor) for tensor, _ in self._of.values()]
+
+    def let_go(self) -> None:
+        """The tensors are others' again."""
+        self._of.clear()
+
+
+class Unmarked:
+    """Whether something is put on tensors that had nothing by the names that are read of whatever.
+
+    Args:
+        weights: tables of weights that are gone through.
+        others: where other tensors that are come by have what was put on them.
+        loose: names of attributes that are read of whatever.
+    """
+
+    def __init__(self, weights: list[Table], others: list[Table], loose: Collection[str]) -> None:
+        self._names = frozenset(name for name in loose if not hasattr(torch.Tensor, name))
+        self._weights = weights if self._names else []
+        self._others = others if self._names else []
+        self._keys = {id(table): frozenset(table) for table in self._others if table}
+        self._sizes = list(map(len, self._others))
+        self._remember()
+
+    def _remember(self) -> None:
+        there = list(self._values())
+        self._there = [value is not None for value in there]
+        self._none = [value is None for value in there]
+        self._refs = [weakref.ref(value) for value in there if value is not None]
+
+    def _values(self) -> Iterable[Any]:
+        return itertools.chain.from_iterable(map(dict.values, self._weights))
+
+    def changed(self) -> bool:
+        """Whether there is more to read than there was. Asked at each call."""
+        now = list(self._values())
+        same = len(now) == len(self._none) and all(map(operator.is_, itertools.compress(now, self._there), map(_alive, self._refs)))
+        if not same or any(map(operator.is_not, itertools.compress(now, self._none), itertools.repeat(None))):
+            known = set(map(id, map(_alive, self._refs)))
+            if any(not self._names.isdisjoint(vars(tensor)) for tensor in now if tensor is not None and id(tensor) not in known):
+                return True
+            self._remember()
+        if list(map(len, self._others)) == self._sizes:
+            return False
+        return any(not self._names.isdisjoint(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others)
+
+
+_alive = weakref.ref.__call__
