@@ -29,7 +29,8 @@ def table() -> str:
         lines.append(f"| {model}, two prompts | {_cell(ms['eager'], ms['ours'])} |" + " |" * (len(FORMATS) - 1))
     for model in dict.fromkeys(row["model"] for row in quantised):
         by_format = {(row["format"], row["variant"]): row["step_ms"] for row in quantised if row["model"] == model and row["loras"] == "0"}
-        lines.append(f"| {model} | {' | '.join(_cell(by_format[name, 'comfyui'], by_format[name, 'ours']) for name in FORMATS)} |")
+        cells = [_cell(by_format[name, "comfyui"], by_format[name, "ours"]) if (name, "ours") in by_format else "" for name in FORMATS]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
     about = quantised[0]
     return "\n".join([*lines, "", f"Measured on one {about['gpu']}, PyTorch {about['torch']}, {unets[0]['date']} and {about['date']}."])
 

@@ -334,6 +334,46 @@ def test_what_a_part_that_runs_live_leaves_in_a_list_is_there(path: str, from_th
     assert calls["eager"] and bool(calls[path]) is not from_the_start, handle.report().text()
 
 
+class Numbering(nn.Module):
+    """Can't be recorded, and leaves a number in the options that it is handed, as blocks of diffusion models leave where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = [0]
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        self.steps[0] += 1
+        options["block_index"] = 3 if self.steps[0] < 12 else 4
+        return x + 0 * torch.rand(())
+
+
+class HandsOptionsOn(nn.Module):
+    """Reads that number, and hands it on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.numbering, self.last = nn.Linear(8, 8), Numbering(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        options: dict[str, Any] = {"block_index": 0, "others": [1]}
+        x = self.numbering(self.first(x), options)
+        return self.last(x) * options["block_index"]
+
+
+def test_a_part_that_runs_live_may_leave_plain_values_in_options(path: str) -> None:
+    net, slow = HandsOptionsOn().eval(), HandsOptionsOn().eval()
+    slow.load_state_dict(net.state_dict())
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    calls = []
+    for _ in range(16):
+        slow.numbering.steps[0] = net.numbering.steps[0]
+        x = torch.randn(2, 8)
+        with torch.inference_mode():
+            torch.testing.assert_close(net(x), slow(x), rtol=1e-5, atol=1e-6)
+        calls.append(handle.engine.report.calls[path])
+    assert calls[8] >= 5 and calls[15] > calls[12], handle.report().text()
+
+
 class Generates(Model):
     """As transformers' models, asks for what torch.compile makes of it."""
 

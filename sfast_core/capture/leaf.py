@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -46,15 +46,30 @@ def run_as_they_are(modules: Sequence[torch.nn.Module], run: RunAsItIs) -> Itera
     """While a call is recorded, let ``run`` make the calls of these modules: it is given the module, what calls it, and the arguments.
 
     Modules have no other place that all calls pass: ``torch.nn.Module.__call__`` is replaced for that long, for all threads, and does in others
-    what it did.
+    what it did; and that of a class that has one of its own.
     """
     if not modules:
         yield
         return
     ids = set(map(id, modules))
+    running: list[int] = []  # one's own ``__call__`` may call the one that it inherits
 
     def called(call: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return run(module, functools.partial(call, module), args, kwargs) if id(module) in ids else call(module, *args, **kwargs)
+        if id(module) not in ids or id(module) in running:
+            return call(module, *args, **kwargs)
+        running.append(id(module))
+        try:
+            return run(module, functools.partial(call, module), args, kwargs)
+        finally:
+            running.remove(id(module))
 
-    with one_recording("modules").lock, in_place_of(torch.nn.Module, "__call__", called):
+    owners = dict.fromkeys([torch.nn.Module, *(_calls(type(module)) for module in modules)])
+    with one_recording("modules").lock, ExitStack() as replaced:
+        for owner in owners:
+            replaced.enter_context(in_place_of(owner, "__call__", called))
         yield
+
+
+def _calls(cls: type) -> type:
+    """The class that has the ``__call__`` of a class of modules."""
+    return next(owner for owner in cls.__mro__ if "__call__" in vars(owner))

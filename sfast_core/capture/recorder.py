@@ -268,10 +268,10 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
             self.watch.pause()  # before anything of ours runs: each function that starts is told otherwise
         kwargs = kwargs or {}
         try:
+            if not isinstance(func, _OPERATORS) and not is_torchs(func):
+                func = asked_function(func, sys._getframe(1))
             if isinstance(func, _OPERATORS):
                 func, kwargs = spelled(func, args, kwargs)
-            elif not is_torchs(func):
-                func = asked_function(func, sys._getframe(1))
             return self._run(func, types, args, kwargs)
         except Exception as error:
             self.raised = id(error)  # not the error: its traceback leads back here and would hold all tensors

@@ -36,6 +36,8 @@ def asked_function(func: Any, frame: FrameType | None) -> Any:
     name = next((name for name, value in vars(torch.Tensor).items() if value is func), None)
     if name is not None and hasattr(torch._C.TensorBase, name):  # C looks the method up by its name, too
         return getattr(torch._C.TensorBase, name)
+    if (operator := _operator(func)) is not None:
+        return operator
     for _ in range(_NEAREST):
         if frame is None:
             return func
@@ -44,6 +46,16 @@ def asked_function(func: Any, frame: FrameType | None) -> Any:
             return func if getattr(func, "__code__", None) is code else _own(frame)
         frame = frame.f_back
     return func
+
+
+def _operator(func: Any) -> Any:
+    """The operator in whose place of ``torch.ops`` a function is, made anew: C looks those up by their names. None where it is in none."""
+    for space in [space for space in vars(torch.ops).values() if isinstance(space, torch._ops._OpNamespace)]:
+        for name in [name for name, value in vars(space).items() if value is func]:
+            operator, overloads = torch._C._jit_get_operation(f"{space.name}::{name}")
+            if operator is not None:
+                return torch._ops.OpOverloadPacket(f"{space.name}::{name}", name, operator, overloads)
+    return None
 
 
 def _own(frame: FrameType) -> Any:

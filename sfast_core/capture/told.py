@@ -62,7 +62,10 @@ class Told:
         return told_by(self.name, self._tensor())
 
     def _tensor(self) -> Any:
-        return self.of() if isinstance(self.of, weakref.ref) else getattr(self.of.owner(), self.of.name, None)
+        if isinstance(self.of, weakref.ref):
+            return self.of()
+        found = getattr(self.of.owner(), self.of.name, None)
+        return found if found is None or self.of.part is None else self.of.part.in_any(found)
 
 
 def told_by(name: str, tensor: Any) -> Any:

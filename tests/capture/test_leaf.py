@@ -186,3 +186,24 @@ def test_what_a_hosts_function_asks_of_a_layer_may_stay_unwatched(unread: bool) 
                 model[0].where_it_is = "elsewhere"
             torch.testing.assert_close(engine.call(model, model.forward, (x,), {}), x @ model[0].weight * 2)
     assert engine.report.calls["traced"] == (1 if unread else 2)
+
+
+class Calls(nn.Linear):
+    """A layer with a ``__call__`` of its own."""
+
+    __call__ = nn.Module.__call__
+
+
+def test_a_hooked_layer_runs_live_however_it_is_called() -> None:
+    net = nn.Sequential(Calls(8, 8), nn.Linear(8, 8)).requires_grad_(False)
+    handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.ones(2, 8)
+    with torch.no_grad():
+        plain = net(x).clone()
+        hook = net[0].register_forward_hook(lambda layer, args, result: result * 2)
+        doubled = [net(x).clone() for _ in range(3)]
+        hook.remove()
+        for result in doubled:
+            torch.testing.assert_close(result, net[1](2 * net[0](x)))
+        for _ in range(3):
+            torch.testing.assert_close(net(x), plain)
+    assert handle.engine.report.calls["fused"] >= 4

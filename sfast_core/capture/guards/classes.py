@@ -13,10 +13,10 @@ from .notes import MISSING
 from .read_set import ReadSet
 
 Names = MappingProxyType[str, Any]
-#: What each class has for whoever looks at its code.
+#: What each class has for whoever looks at its code, and what copying it leaves there.
 _SAID = frozenset(
     "__annotations__ __annotations_cache__ __annotate__ __annotate_func__ __conditional_annotations__ __dict__ __doc__ __firstlineno__ __module__ "
-    "__parameters__ __qualname__ __static_attributes__ __weakref__ __dataclass_fields__ __dataclass_params__".split()
+    "__parameters__ __qualname__ __slotnames__ __static_attributes__ __weakref__ __dataclass_fields__ __dataclass_params__".split()
 )
 
 

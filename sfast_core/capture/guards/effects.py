@@ -226,6 +226,8 @@ class _Finder:
                 now = itself(vars(owner).get(name, MISSING))
                 if self._another(now, before):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
+        for cache, name in reads.kept_anew():
+            self._refuse((cache, None), Origin(None, f"what {name} keeps"))
         for table, part, hooks, origin in reads.hooks:
             if list(map(id, table.get(part, {}).values())) != list(map(id, hooks)):
                 self._refuse((id(table), part), Origin(origin, part))

@@ -7,7 +7,7 @@ import decimal
 import sys
 import typing
 from collections.abc import Iterable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ import torch
 from .all_names import names_of, own_of
 from .asking import arrays, autocast, decimals, names_of_all, registered, subclasses_of_all
 from .chains import USED
-from .given import is_given
+from .given import is_given, is_read
 from .kinds import Kind
 from .notes import Seen
-from .of_c import member_of
+from .of_c import member_of, results_in
 from .origin import Origin
 from .seen_values import OF_THREADS, SeenValues
 
@@ -32,6 +32,7 @@ class LooseReads(SeenValues):
     Attributes:
         told: names of what functions and classes tell of themselves, read of whatever.
         names: in all code that ran.
+        in_caches: ids of what functions with a cache had kept before.
         imports: files that were asked for by a name that only running the code tells.
     """
 
@@ -41,6 +42,38 @@ class LooseReads(SeenValues):
         self._names: set[str] = set()
         self._imports: set[str] = set()
         self._loose_names: dict[type, list[str]] = {}
+        self.in_caches: dict[int, frozenset[int]] = {}
+
+    def _cache(self, cached: Any, origin: Origin | None) -> None:
+        if id(cached) in self.cached:
+            return
+        self.cached[id(cached)] = cached
+        self._see_results(cached)
+        self.in_caches[id(cached)] = frozenset(map(id, results_in(cached)))
+        function = cached.__wrapped__
+        self._see(function, USED, origin)
+        if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
+            self._planned(function.__code__, function.__globals__)
+
+    def _see_results(self, cached: Any) -> None:
+        """Which results a function gives again is the cache's business; what is in one that can be changed is whoever's."""
+        for result in results_in(cached):
+            self._see(result, USED, Origin(None, f"what {getattr(cached, '__qualname__', 'a function')} keeps"))
+
+    def kept_anew(self) -> list[tuple[int, str]]:
+        """Functions with a cache that keep what the call has made, and may have changed since: their ids and names."""
+        found = []
+        for key, cached in self.cached.items():
+            new = [result for result in results_in(cached) if id(result) not in self.in_caches[key]]
+            if any(map(self._may_change, new)):
+                found.append((key, str(getattr(cached, "__qualname__", "a function"))))
+        return found
+
+    def _may_change(self, value: Any) -> bool:
+        kind = self._kind(value)
+        if type(value) in (list, tuple):
+            return (type(value) is list and not all(isinstance(item, torch.Tensor) for item in value)) or any(map(self._may_change, value))
+        return kind in (Kind.OBJECT, Kind.SEQUENCE, Kind.MAPPING, Kind.SET) and type(value) is not frozenset
 
     def _ask_for_the_rest(self) -> None:
         """What is asked for by code without a name: by operators of numbers, by ``isinstance``, of values that aren't known."""

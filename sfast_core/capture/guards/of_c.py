@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -11,6 +12,7 @@ from .given import is_given
 from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING
 
+_LINK = "_lru_list_elem"  #: of a cache with a limit: Python's own class for one result
 _COMPARED = frozenset({Kind.VALUE, Kind.FUNCTION, Kind.CLASS})
 
 
@@ -29,6 +31,15 @@ def member_of(cls: type, name: str) -> Any:
         return None
     of_c = is_of_c(member, name) or (isinstance(member, MemberDescriptorType) and is_given(member.__objclass__.__module__))
     return member if of_c and not name.startswith("__") else None
+
+
+def results_in(cached: Any) -> list[Any]:
+    """What an ``lru_cache`` has kept: nothing but the collector sees it."""
+    inside = [each for each in gc.get_referents(cached) if each is not vars(cached) and each is not cached.__wrapped__ and not isinstance(each, type)]
+    tables = [each for each in inside if type(each) is dict and any(type(item).__name__ == _LINK for item in each.values())]
+    if tables:  # the results themselves are among what is found, and keys with them
+        return [each for each in inside if each is not tables[0] and type(each).__name__ != _LINK]
+    return [result for each in inside if type(each) is dict for result in each.values()]
 
 
 def told(member: Any, value: Any) -> Any:

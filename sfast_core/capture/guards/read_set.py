@@ -239,6 +239,8 @@ class ReadSet(LooseReads):
             if not self._see_file(file, chain):  # nor is it there now
                 self._place(sys.modules, file, MISSING, Origin(None, "sys.modules"))
         drop_gone(self)
+        for cached in list(self.cached.values()):
+            self._see_results(cached)
         for seen in self.seen.values():
             if seen.made:  # and kept, in a cache say: from now on it is what it is
                 seen.before = dict(seen.table or ())

@@ -12,7 +12,7 @@ import torch
 
 from .errors import AnotherStructure
 from .form import Form, copies
-from .modules import InModule, contents, other_contents
+from .modules import InModule, contents, new_items
 from .structure import Pattern, Structure, match, rebuilt
 from .surroundings import Surroundings
 from .template import Filling, Template
@@ -91,6 +91,7 @@ class LiveCall:
         names: what these are called.
         handed: the recorded call's, for the proof; None in the place of those that were too much to keep.
         returned: likewise what it returned and wrote.
+        left: plain values that it puts into the model's own dicts, by the dict's number and key, with their classes.
         repeatable: it gives the same for the same, and leaves nothing behind.
     """
 
@@ -106,6 +107,7 @@ class LiveCall:
     callbacks: list[list[Recalled]] = field(default_factory=list)
     handed: list[torch.Tensor | None] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
+    left: dict[int, dict[Any, tuple[type, Any]]] = field(default_factory=dict)
     repeatable: bool = False
 
     def __post_init__(self) -> None:
@@ -151,7 +153,7 @@ class LiveCall:
         versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
         boxes = {number: contents(box) for number, box in around.boxes.items()} if isinstance(self.where, InModule) else {}
         result = around.run(self.where.find(around), args, kwargs)
-        if any(other_contents(contents(around.boxes[number]), then) for number, then in boxes.items()):
+        if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
             raise AnotherStructure(f"{self.where.name} changes what it is handed")  # it runs once more, in the original forward
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
         around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, before)

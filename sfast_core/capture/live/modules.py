@@ -21,6 +21,8 @@ DRAWING = frozenset(
     "exponential_ cauchy_ log_normal_ geometric_ dropout alpha_dropout feature_dropout dropout1d dropout2d dropout3d rrelu native_dropout gumbel_softmax".split()
 )
 
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
 
 def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a function among these draws: a dropout does while its module is trained."""
@@ -58,6 +60,20 @@ def contents(container: Any) -> list[tuple[Any, Any]]:
 def other_contents(now: Sequence[tuple[Any, Any]], then: Sequence[tuple[Any, Any]]) -> bool:
     """Whether a container holds something else than before, or at another place."""
     return len(now) != len(then) or any(one[0] != other[0] or one[1] is not other[1] for one, other in zip(now, then, strict=True))
+
+
+def new_items(now: Any, then: Sequence[tuple[Any, Any]]) -> dict[Any, tuple[type, Any]] | None:
+    """What a dict has got since it held ``then``, by key and with its class, where that is plain values; None where it has changed otherwise.
+
+    Nothing for a list that has not.
+    """
+    if not other_contents(contents(now), then):
+        return {}
+    before = dict(then)
+    if not isinstance(now, dict) or before.keys() - now.keys():
+        return None
+    found = {key: (type(item), item) for key, item in now.items() if key not in before or before[key] is not item}
+    return found if all(kind in _PLAIN for kind, _ in found.values()) else None
 
 
 def modules_at_work() -> list[torch.nn.Module]:

@@ -25,7 +25,7 @@ from .call import LiveCall, Recalled, Where
 from .callbacks import Recorded
 from .form import Form, copies, lie_together
 from .functions import InTable
-from .modules import InModule, contents, other_contents
+from .modules import InModule, contents, new_items, other_contents
 from .options import Foreign
 from .repeatable import state_of
 from .structure import Structure, looked, pattern_of, rebuilt
@@ -135,7 +135,7 @@ class LiveRecording(Bookkeeping):
                 self._in_live -= 1
                 if self.random is not None:
                     self.random.renew()
-            self._take_over(where, building, boxes)
+            left = self._take_over(where, building, boxes)
             changed = [] if building.real else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
             if any(index in together for index, _ in changed):  # at another call they would be copies apart
                 self.refuse(OVERLAPPING(name=where.name))
@@ -154,25 +154,33 @@ class LiveRecording(Bookkeeping):
             if self.failure is None:
                 try:
                     self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)
-                    self.live[-1].repeatable = repeatable
+                    self.live[-1].repeatable, self.live[-1].left = repeatable, left
                 except Exception as error:
                     self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
             return returned[0]
 
-    def _take_over(self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]) -> None:
-        """A module of the model's has changed lists or dicts that it was handed: for this call the model's own are changed alike. No program does so."""
+    def _take_over(self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]) -> dict[int, dict[Any, tuple[type, Any]]]:
+        """A module of the model's has changed lists or dicts that it was handed: for this call the model's own are changed alike.
+
+        Returns the plain values that it has put into dicts. A program has them as they are, and sees that the module does so again; nothing else.
+        """
+        left = {}
         for number, then in boxes.items():
             box, own = building.around.boxes[number], building.containers[number]
             if not other_contents(contents(box), then):
                 continue
             models = {id(item): dict(contents(own)).get(place, item) for place, item in then}
-            self.refuse(f"{where.name} changes a {type(own).__name__} that it is handed")
+            if (new := new_items(box, then)) is not None:
+                left[number] = new
+            else:
+                self.refuse(f"{where.name} changes a {type(own).__name__} that it is handed")
             now = [(place, models.get(id(item), item)) for place, item in contents(box)]
             own.clear()
             if isinstance(own, dict):
                 own.update(now)
             else:
                 own.extend(item for _, item in now)
+        return left
 
     def _kept_for_proof(self, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Copies of what live code is handed, which may write to it, as far as there is room; None in the place of each other."""

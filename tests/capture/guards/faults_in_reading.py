@@ -9,6 +9,7 @@ from typing import Any
 
 from sfast_core.capture import recorder
 from sfast_core.capture.guards import attributes
+from sfast_core.capture.guards.loose import LooseReads
 from sfast_core.capture.guards.read_set import ReadSet
 from sfast_core.capture.guards.seen_values import SeenValues
 from sfast_core.capture.recorder import Recorder
@@ -40,7 +41,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (ReadSet, '_ask_by_method', 'self._ask_it(getattr(value, asks), (id(value), asks), origin)', 'pass', 'overlooked:whether a lock in a list is held'),
     (ReadSet, '_receiver', 'if code_of(carried(value)) is code', 'if False', 'overlooked:a default of a named tuple'),
     (ReadSet, 'finish', 'self._place(sys.modules, file, MISSING, Origin(None, "sys.modules"))', 'pass', 'overlooked:a file that comes'),
-    (SeenValues, '_cache', 'self._planned(function.__code__, function.__globals__)', 'pass', "steering:a cached function's cache: a dict loses a key, by two names"),
+    (LooseReads, '_cache', 'self._planned(function.__code__, function.__globals__)', 'pass', 'overlooked:what a function would keep anew'),
     (SeenValues, '_loosen', 'self.loose.add(name)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
     (SeenValues, '_function', 'self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)', 'pass', "effect:a counter in: a function's attribute"),
     (SeenValues, '_function', 'self._see(default, USED, origin)', 'pass', "effect:a counter in: a function's default"),
@@ -62,6 +63,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_container', 'self._below(item, below, origin, key)', 'pass', 'overlooked:an object in a dict'),
     (SeenValues, '_hold', 'if read:\n            self._items_of(held)', 'pass', 'effect:kept for others: maps appended to a dict of lists'),
     (SeenValues, '_object', 'self._walk(value, origin, saved=name == "state_dict")', 'pass', 'structure:the number of children'),
+    (LooseReads, '_see_results', 'self._see(result, USED', '(result, USED', 'overlooked:an item of a list in a cache'),
     (SeenValues, '_walk', 'if saved:', 'if False:', 'overlooked:a buffer that is saved no more'),
     (SeenValues, '_walk', 'self.walked.add(table.values())', 'pass', 'overlooked:another mark on a weight'),
     (SeenValues, '_items_of', 'self.walked.add((item,))', 'pass', 'overlooked:a mark on a weight in a list'),

@@ -5,6 +5,7 @@ As in :mod:`test_easily_overlooked`: the forward, what is in ``value`` at first,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -82,6 +83,23 @@ def unheard(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x * (2 if contiguous else 1)
 
 
+def kept(result: Any, most: int | None = None) -> Any:
+    made = [result]
+    cached = functools.lru_cache(most)(lambda: made.pop())
+    cached()
+    return cached
+
+
+SETTING = {"k": 1.0}
+
+
+def warm() -> Any:
+    SETTING["k"] = 1.0
+    cached = functools.lru_cache(lambda: SETTING["k"])
+    cached()
+    return cached
+
+
 CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     # A special method comes to a class that had none. A function that is replaced shows when it runs.
     "a length that comes to a class": (lambda net, x: x * (2 if net.value else 1), an_object(), comes("__len__", lambda self: 0)),
@@ -113,6 +131,10 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     "a mark on a weight where there was none": (by_marks, lambda: nn.Linear(8, 8, bias=False), lambda net: setattr(net.value, "bias", marked(nn.Parameter(torch.ones(8)), 2.0))),
     "a mark on a weight in a list": (by_marks_in_a_list, lambda: [nn.Parameter(torch.ones(8))], lambda net: marked(net.value[0], 2.0)),
     "strides that nobody hears of": (unheard, lambda: torch.ones(2, 3), lambda net: setattr(net, "value", torch.ones(3, 2).t())),
+    # What a function with a cache has kept.
+    "an item of a list in a cache": (lambda net, x: x * net.value()[0], lambda: kept([1.0]), lambda net: net.value().__setitem__(0, 2.0)),
+    "an object in a cache with a limit": (lambda net, x: x * net.value().k, lambda: kept(an_object(k=1.0)(), 2), lambda net: setattr(net.value(), "k", 2.0)),
+    "what a function would keep anew": (lambda net, x: x * net.value(), warm, lambda net: (SETTING.update(k=2.0), net.value.cache_clear())),
     # What is saved.
     "a buffer that is saved no more": (
         lambda net, x: x * len(net.value.state_dict()), lambda: layer(b=torch.ones(2)), lambda net: net.value._non_persistent_buffers_set.add("b")),

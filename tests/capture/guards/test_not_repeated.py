@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from sfast_core import CompileConfig, compile
 from sfast_core.capture import Trace, Untraceable
 from tests.capture.guards.left_behind import Function, alike, compiled, copied, inputs, module
+from tests.models import Forward
 from tests.tracing import guarded
 
 
@@ -168,3 +172,20 @@ def test_a_cache_that_is_filled_once_is_traced_at_the_next_call(function: Functi
         for x in inputs(5):
             alike(handle(x), twin(x))
     assert handle.engine.report.calls["fused"] >= 2, dict(handle.engine.report.reasons)
+
+
+def test_what_a_cached_function_has_made_in_the_call_may_be_changed_by_it() -> None:
+    counts = functools.lru_cache(lambda: [0])
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        counts()[0] += 1
+        return net.lin(x) * counts()[0]  # type: ignore[no-any-return]
+
+    net = Forward(forward, lin=nn.Linear(8, 8)).requires_grad_(False)
+    x = torch.ones(2, 8)
+    with torch.no_grad():
+        first = net(x).clone()
+        counts.cache_clear()
+        compile(net, CompileConfig(allow_cpu=True))
+        for number in (1, 2, 3):
+            torch.testing.assert_close(net(x), first * number)
