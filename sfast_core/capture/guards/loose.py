@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .all_names import names_of, own_of
+from .all_names import names_of, own_of, slots_of
 from .asking import arrays, autocast, decimals, names_of_all, registered, subclasses_of_all
 from .chains import USED
 from .given import is_given, is_read
@@ -20,9 +20,11 @@ from .kinds import Kind
 from .notes import Seen
 from .of_c import member_of, results_in
 from .origin import Origin
+from .seen_objects import DESCRIPTIONS
 from .seen_values import OF_THREADS, SeenValues
 
 _OF_CONTAINERS = ("__getitem__", "__iter__", "__len__")
+_FIELDS = frozenset({"fields", "__dataclass_fields__"})  #: how code comes by what describes a dataclass
 _HINTS = frozenset({"get_type_hints", "get_annotations", "signature"})  #: functions that ask for annotations
 
 
@@ -138,6 +140,9 @@ class LooseReads(SeenValues):
                             self._below(self._attribute(seen, name), USED, seen.origin, name)
                 for name in self.loose if issubclass(seen.cls, torch.jit.ScriptModule) else self._loose_of(seen.cls):
                     self._attribute(seen, name)
+                if seen.cls in DESCRIPTIONS and not _FIELDS.isdisjoint(self._names):
+                    for name in self.loose.intersection(slots_of(seen.cls)):
+                        self._below(self._attribute(seen, name), USED, seen.origin, name)
 
     def _read_anything(self, objects: list[Seen]) -> None:
         """By computed names attributes were read of values that aren't known: these may be any of those."""

@@ -37,8 +37,8 @@ PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
 _SAVED = {"_non_persistent_buffers_set": Kind.SET, "_state_dict_hooks": Kind.MAPPING}
 #: Classes of Python's whose objects have attributes by the names that users give them.
 _OPEN = (types.SimpleNamespace, argparse.Namespace)
-#: Of Python's own, but of which nobody but the dataclass's decorator reads what isn't named: transformers' configs have 28 at each of a model's modules.
-_DESCRIPTIONS = (dataclasses.Field,)
+#: Of Python's own, of which nobody but the dataclass's decorator reads what isn't named: transformers' configs have 28 at each of a model's modules.
+DESCRIPTIONS = (dataclasses.Field,)
 
 
 class SeenObjects:
@@ -148,7 +148,7 @@ class SeenObjects:
                 if what == ITEM:  # what its __getitem__ gives
                     self._loosen(item)
         seen.computed |= chain.every
-        given = kind is Kind.OBJECT and is_given(seen.cls.__module__) and seen.cls not in _DESCRIPTIONS
+        given = kind is Kind.OBJECT and is_given(seen.cls.__module__) and seen.cls not in DESCRIPTIONS
         if chain.every or given:
             seen.every = True
             own = vars(value) if issubclass(seen.cls, threading.local) else seen.before
