@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .reporting.terminal import Say, printer
+from .reporting.terminal import Say, exit_code, printer
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -19,13 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     options = _parser().parse_args(arguments)
     say = printer()
-    try:
-        return int(options.run(options, say))
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        sys.stderr.close()
-        return 1
+    return exit_code(lambda: options.run(options, say))
 
 
 def _parser() -> argparse.ArgumentParser:

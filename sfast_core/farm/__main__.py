@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..reporting.terminal import Say, printer
+from ..reporting.terminal import Say, exit_code, printer
 from .client import Client
 from .errors import FarmError
 from .home import Home, default_home, read_token
@@ -27,15 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.comfyui_options = given[end + 1 :]
     say = printer()
     try:
-        return int(options.run(options, say))
+        return exit_code(lambda: options.run(options, say))
     except FarmError as error:
         print(str(error), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        sys.stderr.close()
-        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 Say = Callable[[str, str], None]
 
@@ -19,6 +20,17 @@ def printer() -> Say:
             console = Console(highlight=False)
             return lambda text, style: console.print(text, style=style or None, markup=False, soft_wrap=True)
     return _plain
+
+
+def exit_code(command: Callable[[], Any]) -> int:
+    """The exit code that a command returns, or that it ends with where the user or the reader of its lines stops it."""
+    try:
+        return int(command())
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stderr.close()
+        return 1
 
 
 def _plain(text: str, style: str) -> None:
