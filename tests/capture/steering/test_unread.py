@@ -52,7 +52,8 @@ CASES: dict[str, tuple[str, str, str, str]] = {
     "an equal list": ("", "self.scales = [1.0, 2.0]", "for s in self.scales: x = x * s\nreturn self.linear(x)", "self.scales = [1.0, 2.0]"),
     "an equal dict": ("", "self.scales = {'a': 2.0}", "return self.linear(x) * self.scales['a']", "self.scales = {'a': 2.0}"),
     "an equal dict of lists": ("", "self.scales = {'a': [2.0]}", "return self.linear(x) * self.scales['a'][0]", "self.scales = {'a': [2.0]}"),
-    "an equal set": ("", "self.on = {'a', 'b'}", "return self.linear(x) * (2 if 'a' in self.on else 1)", "self.on = {'b', 'a'}"),
+    # Numbers: two sets of the same words run in two orders at some of the seeds that Python draws for them, and an order may be read.
+    "an equal set": ("", "self.on = {1, 2}", "return self.linear(x) * (2 if 1 in self.on else 1)", "self.on = {2, 1}"),
     "an equal global dict": ("G = {'a': 2.0}", "pass", "return self.linear(x) * G['a']", "global G; G = {'a': 2.0}"),
     "an equal object": ("", "self.cfg = Box(2.0)", "return self.linear(x) * self.cfg.k", "self.cfg = Box(2.0)"),
     "an equal namespace": ("", "self.cfg = types.SimpleNamespace(k=2.0)", "return self.linear(x) * self.cfg.k", "self.cfg = types.SimpleNamespace(k=2.0)"),
