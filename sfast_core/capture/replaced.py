@@ -7,7 +7,6 @@ under that name (by one that calls it), what it hands over is the replacement, w
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import (
     BuiltinFunctionType,
     FrameType,
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep  # as its code names its files, links and all
 _FUNCTIONS = os.path.join(_TORCH, "nn", "functional.py")
 _OF_C = (
     BuiltinFunctionType,
