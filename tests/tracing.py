@@ -67,7 +67,7 @@ def check_recording(net: nn.Module, *inputs: torch.Tensor) -> None:
         fresh = [torch.randn_like(x) for x in inputs]
         with torch.no_grad():
             expected = net(*fresh)
-        same(found.outputs.build(evaluate(found.graph, fresh)), expected)
+        same(found.outputs.build(evaluate(found.graph, fresh), fresh), expected)
 
 
 def same(mine: Any, theirs: Any) -> None:

@@ -269,6 +269,11 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         ref = self._table.find(tensor)
         return ref is not None and ref in self.all_weights()
 
+    def computes(self, tensor: torch.Tensor) -> bool:
+        """Whether it is what the graph makes of others."""
+        node = self._nodes.get(tensor)
+        return node is not None and node.op != "placeholder"
+
     def finish(self, result: list[torch.Tensor], found: Found) -> torch.fx.Graph | None:
         """Close the graph with ``result`` as its outputs; None where the recording failed.
 
