@@ -59,15 +59,17 @@ class CallTensors:
     Args:
         inputs: the signature's tensors.
         kept_at: says where a tensor is kept that was there before the call.
+        apart: each tensor counts as one that the graph returns, whatever it is.
 
     Attributes:
         computed: those that the graph has to return, in order.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor] = (), kept_at: KeptAt = nowhere) -> None:
+    def __init__(self, inputs: Sequence[torch.Tensor] = (), kept_at: KeptAt = nowhere, apart: bool = False) -> None:
         self.computed: list[torch.Tensor] = []
         self._inputs = list(inputs)
         self._kept_at = kept_at
+        self._apart = apart
         self._leaves: dict[int, Leaf] = {id(tensor): Given(index) for index, tensor in enumerate(inputs)}
 
     def of(self, tensor: torch.Tensor) -> Leaf:
@@ -83,6 +85,10 @@ class CallTensors:
 
     def of_all(self, tensors: Sequence[torch.Tensor]) -> list[Leaf]:
         """Likewise of several, whichever of them is a view of another one."""
+        if self._apart:
+            first = len(self.computed)
+            self.computed += tensors
+            return [Slot(first + index) for index in range(len(tensors))]
         for tensor in sorted(tensors, key=torch.Tensor.numel, reverse=True) if _share_memory(tensors) else tensors:
             self.of(tensor)
         return list(map(self.of, tensors))

@@ -17,7 +17,7 @@ from ..reporting.reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, 
 from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
-from .call_tensors import CallTensors
+from .call_tensors import CallTensors, nowhere
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
@@ -97,6 +97,7 @@ def record(
     closed: Collection[type] = (),
     live: LiveModules | None = None,
     around: Surroundings | None = None,
+    returns_each: bool = False,
 ) -> tuple[Any, Trace | Untraceable, Guard]:
     """Run ``call()`` once and record it.
 
@@ -110,6 +111,7 @@ def record(
         closed: classes of tensors that can't be recorded by their parts. Layers with such weights run as they are.
         live: modules that run live.
         around: what the call brings along for these.
+        returns_each: the graph is to return each tensor of the result, whatever it is.
 
     Returns:
         the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds.
@@ -177,7 +179,7 @@ def record(
     elif setting := changed_setting(torch_state(), settings):
         found, guard = Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
     else:
-        found, guard = _traced(result, inputs, table, recorder, reads, start, around)
+        found, guard = _traced(result, inputs, table, recorder, reads, start, around, returns_each)
     if isinstance(found, Untraceable) and not found.others:
         found = replace(found, others=_kinds(recorder, reads.refused_in))
     guard.decisions = recorder.decisions
@@ -192,11 +194,13 @@ def _traced(
     reads: ReadSet,
     start: float,
     around: Surroundings,
+    returns_each: bool,
 ) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
     externals = Externals(reads)
     # What code that runs live has returned may be something else at each call.
-    tensors = CallTensors() if recorder.live else CallTensors(inputs, partial(_kept_at, recorder, externals))
+    known = () if recorder.live or returns_each else inputs
+    tensors = CallTensors(known, partial(_kept_at, recorder, externals) if known is inputs else nowhere, returns_each)
     try:
         if reads.refused is not None:
             raise CaptureError(reads.refused)
@@ -321,6 +325,8 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
 
     def asks(function: Any, frame: FrameType) -> None:
         reads.asks(function, frame)
+        if reads.asks_for_modes:
+            recorder.step_aside()
         if reads.refused is not None and not recorder.at_work:
             recorder.at_work = modules_at_work()
 

@@ -258,6 +258,9 @@ class _Finder:
         for name in sys.modules.keys() - reads.files if reads.asks_for_files else ():
             if getattr(sys.modules[name], "__spec__", None) is None:  # no import has put it there
                 self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
+        for carried, name in reads.carriers.stored(reads.stored):
+            if self._another(carried.table.get(name, MISSING), carried.before.get(name, MISSING)):
+                self._refuse((id(carried.table), name), Origin(carried.origin, name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):
                 if self._another(itself(vars(cls).get(name, MISSING)), attributes.get(name, MISSING)):

@@ -24,7 +24,7 @@ from .equality import Equality
 from .given import is_of_ours
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
-from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
+from .notes import COMPUTED, MISSING, Held, Place, Row, Table, content_of
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
@@ -82,6 +82,7 @@ class Guard:
         ]
         self._unmarked = Unmarked(weights, reads.walked.tables(), reads.loose)
         rows = rows_of(reads, {*bound, *without}, self._noted)
+        carried = [(table, frozenset(table), origin) for table, _, origin in reads.carriers]
         self._let_go_of_tensors(reads)
         self._equality = Equality(reads, self._fixed, by_item=True)
         self._same = self._equality.same
@@ -114,7 +115,7 @@ class Guard:
         self._counted_tables = [table for table, *_ in self._counted]
         self._counts = [count for _, count, _ in self._counted]
         self._classes = Classes(reads, without, self._equality)
-        self._set_types(reads, bound)
+        self._set_types(reads, bound, carried)
         self._hooks = hooks_of(
             [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
             root,
@@ -143,6 +144,7 @@ class Guard:
         that a trace reads where they are.
         """
         reads.walked.let_go()
+        reads.carriers.let_go()
         for place in reads.places.values():
             place.then = self._noted(place.then)
         for held in reads.held.values():
@@ -168,7 +170,12 @@ class Guard:
             return value
         return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
 
-    def _set_types(self, reads: ReadSet, bound: Collection[tuple[int, str]]) -> None:
+    def _set_types(
+        self,
+        reads: ReadSet,
+        bound: Collection[tuple[int, str]],
+        carried: list[tuple[Table, frozenset[str], Origin | None]],
+    ) -> None:
         root = reads.root()
         modules = [
             (seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root
@@ -195,6 +202,7 @@ class Guard:
             for seen in sized
             if seen.table is not None
         ]
+        self._sized += [(table, names, loose, origin) for table, names, origin in carried]
         self._sizes = [len(table) for table, *_ in self._sized]
 
     def changed(self, module: torch.nn.Module) -> str | None:

@@ -26,6 +26,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, 'changed', 'self._changed_root(root)', 'None', "overlooked:a module's own update"),
     (Guard, 'changed', 'self._hooks.changed()', 'None', 'structure:a forward hook'),
     (Guard, 'changed', 'if root is not module:', 'if False:', 'unseen:another module'),
+    (Guard, '_set_types', 'for table, names, origin in carried', 'for table, names, origin in ()', 'overlooked:a function that has nothing'),
     (Guard, '_changed_types', 'if not all(map(operator.is_, types, self._types)):', 'if False:', "structure:a child's class"),
     (Guard, '_changed_types', 'value is not None and type(value) is not seen.cls', 'False', 'effect:statistics: a class that is changed'),
     (

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from sfast_core.capture import Trace
-from tests.capture.guards import inside, looked_up
+from tests.capture.guards import carried, inside, looked_up
 from tests.models import Forward
 from tests.tracing import guarded
 
@@ -274,13 +274,14 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
 }
 
 
-CASES |= inside.CASES | looked_up.CASES
+CASES |= inside.CASES | looked_up.CASES | carried.CASES
 
 
 @pytest.fixture(autouse=True)
 def _put_back() -> Iterator[None]:
     yield
     inside.put_back()
+    carried.put_back()
 
 
 @pytest.mark.parametrize("name", CASES)
