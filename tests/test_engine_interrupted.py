@@ -115,8 +115,7 @@ def interrupted(at: int, error: type[BaseException]) -> int:
     """One first call that is interrupted at its ``at``-th entry, and what is to hold afterwards.
 
     Returns how many entries there were: fewer than ``at`` if the call ended before, since one call enters more of our
-    functions than the next (what is
-    asked for the first time, what the garbage collector happens to take then).
+    functions than the next (what is asked for the first time, what the garbage collector happens to take then).
     """
     handle, twin, patches = compile(module(), CompileConfig(allow_cpu=True)), module(), list[str]()
     handle.engine.interruptions = (HostStops,)

@@ -3,10 +3,9 @@
 A ``TorchFunctionMode`` sees each call at the level at which the model was written (``linear``, ``group_norm``,
 ``scaled_dot_product_attention``), runs it as it is, and adds a node. So the recorded call's result is the host's own,
 and recording costs little more than the forward. What autocast does to arguments becomes nodes too: the graph runs
-without it. Values never enter the
-graph: tensors are inputs, weights (by address below the module) or computed by recorded nodes, and whatever reads a
-    value into Python ends
-the recording. It never raises: ``failure`` says why it stopped, and the forward goes on as it would have.
+without it. Values never enter the graph: tensors are inputs, weights (by address below the module) or computed by
+recorded nodes, and whatever reads a value into Python ends the recording. It never raises: ``failure`` says why it
+stopped, and the forward goes on as it would have.
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
 
         ``layout`` says where it lies, where the module itself keeps its weight elsewhere. Where it is in main memory
-        and ``tensor`` on a device, it
-        was brought there: so it is at each call.
+        and ``tensor`` on a device, it was brought there: so it is at each call.
         """
         if self.failure or tensor in self._nodes or (layout is None and self._table.find(tensor) is not None):
             return

@@ -3,8 +3,7 @@ settings.
 
 A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What
 can't be compared by value (a function, an iterator) can't be keyed and raises, so that the caller runs eager. Of an
-object of an unknown class
-the key has the class: whether the call reads more of it, is known when it has been recorded.
+object of an unknown class the key has the class: whether the call reads more of it, is known when it has been recorded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Why a call runs as it was: the kinds of reasons, each with its sentence, what it means, and what the user can do
 about it in each host.
 
-From this table come the report's words, the log's, the badge's and docs/troubleshooting.md's
-(``python -m benchmarks.reasons``).
+From this table come the report's words, the log's, the badge's and docs/troubleshooting.md's (``python -m
+benchmarks.reasons``).
 """
 
 from __future__ import annotations

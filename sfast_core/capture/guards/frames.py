@@ -150,8 +150,7 @@ class _Tool:
     """The number among Python's monitoring tools that this package has, from the first recorded call on.
 
     It is kept: that code isn't to be watched is forgotten at no end of a recording, and taking a number anew would mean
-    to ask of each function
-    of the process again (0.2 s for SDXL, H100's host).
+    to ask of each function of the process again (0.2 s for SDXL, H100's host).
 
     Raises:
         NotWatched: all numbers are taken.

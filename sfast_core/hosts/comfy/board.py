@@ -73,8 +73,7 @@ def board(workflow: str | None) -> dict[str, Any]:
     :func:`machine` gives.
 
     ``idle`` in an event: the last queue of this workflow had the node, and no model was run through it: what it would
-    have made was kept,
-    or another node ran the model.
+    have made was kept, or another node ran the model.
 
     Args:
         workflow: its id, as the editor sends it with a prompt.
