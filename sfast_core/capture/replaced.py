@@ -7,13 +7,12 @@ that calls it), what it hands over is the replacement, which the mode would call
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
 
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep  # as its code names its files: links stay
 _FUNCTIONS = os.path.join(_TORCH, "nn", "functional.py")
 _OF_C = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, type(torch.relu), type(torch.Tensor.add))
 _NEAREST = 6  # frames between the mode and the function that hands over
