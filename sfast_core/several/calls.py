@@ -1,4 +1,6 @@
-"""The calls of one module on several devices: which are cut, proved, computed in parts and put together, and which aren't, and why."""
+"""The calls of one module on several devices: which are cut, proved, computed in parts and put together, and which
+aren't, and why.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ _ONE = "one"  #: a line of the report that is of no signature
 
 
 class Several:
-    """Computes one module's calls on several devices, where they may be cut. It holds neither the module nor the engine.
+    """Computes one module's calls on several devices, where they may be cut.
+
+    It holds neither the module nor the engine.
 
     Args:
         config: names the devices.
@@ -70,13 +74,20 @@ class Several:
     ) -> None:
         self.make_room: Callable[[int, torch.device], None] | None = None
         self.apart: frozenset[str] = frozenset()
-        self._store, self._devices, self._graphs_of, self._lower, self._reporter = store, devices, graphs_of, lower, reporter
+        self._store, self._devices, self._graphs_of, self._lower, self._reporter = (
+            store,
+            devices,
+            graphs_of,
+            lower,
+            reporter,
+        )
         self._home: torch.device | None = None  # where the module was in the last call
         self._places: dict[torch.device, list[torch.device]] = {}
         self._replicas: dict[int, ReplicaStore] = {}
         self._reporters: dict[torch.device, Reporter] = {}
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self._refused: OrderedDict[Hashable, weakref.ref[CacheEntry]] = OrderedDict()  # for good, as long as the whole call has this entry
+        # for good, as long as the whole call has this entry
+        self._refused: OrderedDict[Hashable, weakref.ref[CacheEntry]] = OrderedDict()
         self._backoff = Backoff()
         self._lines: dict[str, str] = {}  # of the report, by a signature's words
         self.configure(config)
@@ -86,7 +97,9 @@ class Several:
         self._config, self.wanted = config, config.devices is not None
         self._places.clear()
 
-    def call(self, call: Call, home: torch.device, compute: Compute, interruptions: tuple[type[BaseException], ...] = ()) -> Any:
+    def call(
+        self, call: Call, home: torch.device, compute: Compute, interruptions: tuple[type[BaseException], ...] = ()
+    ) -> Any:
         """What a signed call returns.
 
         Args:
@@ -120,7 +133,8 @@ class Several:
                 return compute(call, home)
             self._recount(counted)
             self._left(key, plan)
-        whole = compute(call, home)  # traced as it is first: then it is known that it may run once more, in parts, without anybody's noticing
+        # traced as it is first: then it is known that it may run once more, in parts, without anybody's noticing
+        whole = compute(call, home)
         if call.served is None or self._is_refused(call) or self._backoff.reason(key) is not None:
             return whole
         counted = dict(self._reporter.report.calls)
@@ -142,7 +156,11 @@ class Several:
             assert self._config.devices is not None
             found = self._places[home] = places(self._config.devices, home)
             if len(found) < 2:
-                self._say("", f"all calls run on {home} alone: there is no other device as large, or none of those that are named")
+                self._say(
+                    "",
+                    f"all calls run on {home} alone: there is no other device as large, or none of those that are"
+                    " named",
+                )
         return found
 
     def spare(self, trace: Trace, home: torch.device) -> Trace | None:
@@ -161,8 +179,14 @@ class Several:
             self._replicas.clear()
 
     def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
-        """What takes memory of the other devices: the graphs of each, of whatever module, and the copies of this one's weights."""
-        return [each for replica in self._replicas.values() for each in ((self._graphs_of(replica.device), replica.device), (replica, replica.device))]
+        """What takes memory of the other devices: the graphs of each, of whatever module, and the copies of this one's
+        weights.
+        """
+        return [
+            each
+            for replica in self._replicas.values()
+            for each in ((self._graphs_of(replica.device), replica.device), (replica, replica.device))
+        ]
 
     def reset(self) -> None:
         """Forget what was found out about calls."""
@@ -173,7 +197,10 @@ class Several:
         self._reporter.report.several = []
 
     def _failed(self, call: Call, batch: int, home: torch.device, error: Exception) -> None:
-        """A call isn't cut, because of this error. One of what it is itself is for good; of anything else it is tried again later."""
+        """A call isn't cut, because of this error.
+
+        One of what it is itself is for good; of anything else it is tried again later.
+        """
         log.debug("while computing %s on several devices", self._reporter.report.name, exc_info=error)
         key, reason = call.signature.key, reason_of(error)
         self._plans.pop(key, None)
@@ -193,7 +220,10 @@ class Several:
         return refused is not None and refused() is call.served
 
     def _left(self, key: Hashable, plan: Plan) -> None:
-        """What a plan rests on has changed. Where that happens again and again, to show each right costs more than it brings."""
+        """What a plan rests on has changed.
+
+        Where that happens again and again, to show each right costs more than it brings.
+        """
         del self._plans[key]
         if plan.served < _FEW_CALLS:
             self._backoff.failed(key, "what it rests on changes at nearly every call")
@@ -206,11 +236,15 @@ class Several:
         for name in [*calls]:
             calls[name] = before.get(name, 0)
 
-    # -- a call that has been cut before -----------------------------------------------------------------------------------
+    # -- a call that has been cut before ----------------------------------------------------------------------------
 
-    def _again(self, plan: Plan, call: Call, batch: int, where: Sequence[torch.device], compute: Compute) -> tuple[Any] | None:
+    def _again(
+        self, plan: Plan, call: Call, batch: int, where: Sequence[torch.device], compute: Compute
+    ) -> tuple[Any] | None:
         """A call's result, in a tuple; None where what the plan rests on has changed."""
-        if plan.whole is not None and (plan.whole.changed(call.module) is not None or not plan.whole.decided(call.signature.tensors)):
+        if plan.whole is not None and (
+            plan.whole.changed(call.module) is not None or not plan.whole.decided(call.signature.tensors)
+        ):
             return None
         parts = [part_of(call, batch, span) for span in plan.spans]
         here = where[0]
@@ -221,21 +255,26 @@ class Several:
                 return None
             if not entry.serves(part.signature.tensors):
                 raise OneDevice("another part of the batch goes another way")
-            with launching_on(there):  # the others first: what this device's own part rests on is looked at while they compute
+            # the others first: what this device's own part rests on is looked at while they compute
+            with launching_on(there):
                 given.append([sent(tensor, here, there) for tensor in part.signature.tensors])
-                ahead.append(program.replay(given[-1]) if program.ahead and program.captured and program.readable() else None)
+                ahead.append(
+                    program.replay(given[-1]) if program.ahead and program.captured and program.readable() else None
+                )
         own = compute(parts[0], here)
         if parts[0].served is not plan.entries[0]:
             return None
         results = [tensors_of(own)]
         with self._store.pinned(here):
-            for index, (program, inputs, replayed, there) in enumerate(zip(plan.programs, given, ahead, where[1:], strict=False), 1):
+            for index, (program, inputs, replayed, there) in enumerate(
+                zip(plan.programs, given, ahead, where[1:], strict=False), 1
+            ):
                 first = plan.entries[0].graphed if plan.entries[index] is plan.entries[0] else None
                 with launching_on(there), self._replicas[index].found_valid(None if first is None else first.bound):
                     results.append(tensors_of(program.run(inputs, self._config, replayed)))
         return (built(plan, results),)
 
-    # -- the first ---------------------------------------------------------------------------------------------------------
+    # -- the first --------------------------------------------------------------------------------------------------
 
     def _first(self, call: Call, batch: int, where: Sequence[torch.device], compute: Compute) -> Any:
         """The result of a call that has been computed as a whole, after all that a cut rests on has been tried with it.
@@ -268,8 +307,13 @@ class Several:
                 results.append(tensors_of(result))
         with self._store.plain():
             entries = [part.served for part in parts]
-            plan = proved(call, batch, Plan(cuts, entries, programs), results, whole.computed_in, self._config.tolerance)
-        if (guard := call.served.guard) is not None and (guard.decisions or not all(part.served.guard is not None and covers(part.served.guard, guard) for part in parts)):
+            plan = proved(
+                call, batch, Plan(cuts, entries, programs), results, whole.computed_in, self._config.tolerance
+            )
+        if (guard := call.served.guard) is not None and (
+            guard.decisions
+            or not all(part.served.guard is not None and covers(part.served.guard, guard) for part in parts)
+        ):
             plan.whole = guard
         self._plans[call.signature.key] = plan
         while len(self._plans) > self._config.max_signatures:
@@ -277,8 +321,12 @@ class Several:
         self._note(call, batch, cuts, where)
         return built(plan, results)
 
-    def _replica(self, index: int, here: torch.device, there: torch.device, part: Call, expected: Any) -> tuple[GraphedProgram, Any]:
-        """The program of a part's entry on another device, and what it computes of the part, which is what was computed ``here``."""
+    def _replica(
+        self, index: int, here: torch.device, there: torch.device, part: Call, expected: Any
+    ) -> tuple[GraphedProgram, Any]:
+        """The program of a part's entry on another device, and what it computes of the part, which is what was computed
+        ``here``.
+        """
         entry: CacheEntry = part.served
         spare = _spare(entry)
         store = self._replicas.get(index)
@@ -286,7 +334,9 @@ class Several:
             store = self._replicas[index] = self._replica_store(here, there)
         reporter = self._reporters.get(there)
         if reporter is None:
-            reporter = self._reporters[there] = Reporter(ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host))
+            reporter = self._reporters[there] = Reporter(
+                ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host)
+            )
             reporter.may_say = lambda: False  # the module's own has said it
         with launching_on(there):
             inputs = [sent(tensor, here, there) for tensor in part.signature.tensors]
@@ -295,8 +345,20 @@ class Several:
                 trace = on_device(spare, here, there)
                 graphs, report = self._graphs_of(there), SignatureReport(str(part.signature))
                 with autocast_off():
-                    lowered = self._lower(trace, there, store, self._config, graphs.backend if graphs else None, report, None, None, inputs)
-                program = entry.replicas[index] = GraphedProgram(lowered, trace.outputs, store, there, graphs, report, reporter)
+                    lowered = self._lower(
+                        trace,
+                        there,
+                        store,
+                        self._config,
+                        graphs.backend if graphs else None,
+                        report,
+                        None,
+                        None,
+                        inputs,
+                    )
+                program = entry.replicas[index] = GraphedProgram(
+                    lowered, trace.outputs, store, there, graphs, report, reporter
+                )
                 report.calls = 1
             tensors = [sent(tensor, here, there) for tensor in tensors_of(expected)]
             return program, program.prove(inputs, tensors, spare.computed_in, self._config.tolerance)
@@ -305,7 +367,7 @@ class Several:
         room = weakref.WeakMethod(self._room)  # this has the store
         return ReplicaStore(self._store, here, there, self._lock(there), lambda size: room()(size, there))  # type: ignore[misc]
 
-    # ----------------------------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------------------------------------------------------
 
     def _room(self, size: int, there: torch.device) -> None:
         """``size`` bytes are about to be taken for weights."""
@@ -314,9 +376,13 @@ class Several:
             return
         if self.make_room is not None:
             self.make_room(size + _SPARE_BYTES, there)
-        free = torch.cuda.mem_get_info(there)[0] + torch.cuda.memory_reserved(there) - torch.cuda.memory_allocated(there)
+        free = (
+            torch.cuda.mem_get_info(there)[0] + torch.cuda.memory_reserved(there) - torch.cuda.memory_allocated(there)
+        )
         if free < size + _SPARE_BYTES:
-            raise WeightsElsewhere(f"{there} has {free / _GIB:.1f} GiB free, and its weights need {size / _GIB:.1f} GiB")
+            raise WeightsElsewhere(
+                f"{there} has {free / _GIB:.1f} GiB free, and its weights need {size / _GIB:.1f} GiB"
+            )
 
     def _note(self, call: Call, batch: int, cuts: list[Span], where: Sequence[torch.device]) -> None:
         shares = ", ".join(f"{end - begin} on {there}" for (begin, end), there in zip(cuts, where, strict=False))

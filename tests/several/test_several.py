@@ -1,4 +1,6 @@
-"""One call on several devices: cut, computed, put together; all of them pretended by a CPU, each with its own copy of the weights."""
+"""One call on several devices: cut, computed, put together; all of them pretended by a CPU, each with its own copy of
+the weights.
+"""
 
 from __future__ import annotations
 
