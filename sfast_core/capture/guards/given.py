@@ -1,4 +1,4 @@
-"""What belongs to Python, PyTorch, NumPy and einops: whose code is not read, since nobody steers a forward by what it keeps."""
+"""What belongs to Python, PyTorch, NumPy and einops: its code isn't read, since nobody steers a forward by it."""
 
 from __future__ import annotations
 
