@@ -20,6 +20,7 @@ import itertools
 import locale
 import logging
 import multiprocessing.process
+import operator
 import os
 import sys
 import threading
@@ -74,6 +75,7 @@ _SIGNED = frozenset(
     " are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode"
     " get_float32_matmul_precision".split()
 )
+_WORDS = (str, type(None))
 _NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 #: What a function or a class is called, and its like: in no table of its own. Of a class what is said of it is.
 TOLD = frozenset({*_NAMES, "__annotations__"})
@@ -163,7 +165,19 @@ def names_of_all(values: Iterable[Any], names: Iterable[str]) -> Question:
     """What functions and classes are called, as one text."""
     found, read = list(values), sorted(names)
     each = [value for value in found for _ in read], read * len(found)
-    return lambda: "\n".join(map(str, map(getattr, *each, itertools.repeat(None))))
+    then: list[Any] = []  # what they were
+    others: list[int] = []  # which of those are no words, and may have changed in themselves
+    text = ["", ""]  # of these, of all
+
+    def ask() -> Any:
+        now = list(map(getattr, *each, itertools.repeat(None)))
+        said = str([now[index] for index in others]) if others else ""
+        if not then or said != text[0] or not all(map(operator.is_, now, then)):
+            then[:], others[:] = now, [index for index, value in enumerate(now) if type(value) not in _WORDS]
+            text[:] = str([now[index] for index in others]) if others else "", "\n".join(map(str, now))
+        return text[1]
+
+    return ask
 
 
 def subclasses_of_all(classes: Iterable[type]) -> Question:

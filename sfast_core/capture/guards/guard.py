@@ -7,23 +7,24 @@ another one, it is looked at more closely.
 
 from __future__ import annotations
 
+import collections
 import copy
 import itertools
 import operator
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...weights.part import STAMP, has_parts, is_stamped, stamped
 from .attributes import rows_of
 from .classes import Classes
+from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
 from .given import is_of_ours
-from .hooks import hooks_of
+from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
+from .marked import is_this, marks_of
 from .notes import COMPUTED, MISSING, Held, Place, Row, Table, content_of
 from .origin import Origin
 from .places import Places
@@ -31,6 +32,8 @@ from .read_set import ReadSet
 from .readers import Key, Reader, code_of
 from .unmarked import Unmarked
 
+#: Containers that are true where there is something in them, whatever code there is.
+_TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
@@ -68,10 +71,10 @@ class Guard:
         self._root = reads.root
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
-        self._marks, self._exact = _marks_of(reads), reads.exact
+        self._marks, self._exact = marks_of(reads), reads.exact
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
         self._marked = [
-            (table, name, _is_this(weight), self._marks[id(weight)])
+            (table, name, is_this(weight), self._marks[id(weight)])
             for table, name, weight in marked
             if id(weight) in self._marks
         ]
@@ -81,12 +84,16 @@ class Guard:
             if any(isinstance(value, torch.Tensor) for value in table.values())
         ]
         self._unmarked = Unmarked(weights, reads.walked.tables(), reads.loose)
+        root = reads.root()
+        self._hooks = hooks_of(
+            [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
+            root,
+        )
         rows = rows_of(reads, {*bound, *without}, self._noted)
         carried = [(table, frozenset(table), origin) for table, _, origin in reads.carriers]
         self._let_go_of_tensors(reads)
-        self._equality = Equality(reads, self._fixed, by_item=True)
+        self._equality = Equality(reads, self._fixed | self._hooks.owned, by_item=True)
         self._same = self._equality.same
-        root = reads.root()
         own = None if root is None else root.__dict__
         rows += self._walked(reads, {*bound, *without})
         rows += _rows(
@@ -96,15 +103,15 @@ class Guard:
             name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)
         }
         # its own leads to the compiled state, and that to here
-        self._places = Places([row for row in rows if row.table is not own], self._same)
+        self._places = Places(self._hooks.among(row for row in rows if row.table is not own), self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
-        quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
-        self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
-        self._dicts = _Contents([entry for entry in quick if type(entry.value) is dict], _of_dicts)
+        quick = [entry for entry in held if type(entry.value) in (list, dict) and not has_notes(entry)]
+        self._lists = Contents([entry for entry in quick if type(entry.value) is list], of_lists)
+        self._dicts = Contents([entry for entry in quick if type(entry.value) is dict], of_dicts)
         at_once = set(map(id, quick))
-        self._others = [
-            entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)
-        ]
+        others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
+        self._without_any = [entry.value for entry in others if type(entry.value) in _TELLING and not entry.value]
+        self._others = sorted(others, key=lambda entry: type(entry.value) in _TELLING and not entry.value)
         self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
         self._functions = list(reads.functions.values())
         self._codes = [seen.code for seen in self._functions]
@@ -112,14 +119,11 @@ class Guard:
             (*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without
         ]
         self._counted = list(reads.counted.values())
-        self._counted_tables = [table for table, *_ in self._counted]
-        self._counts = [count for _, count, _ in self._counted]
+        self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
+        self._counted_tables = [table for table, count, _ in self._counted if count]
+        self._counts = [count for _, count, _ in self._counted if count]
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads, bound, carried)
-        self._hooks = hooks_of(
-            [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
-            root,
-        )
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
@@ -203,7 +207,8 @@ class Guard:
             if seen.table is not None
         ]
         self._sized += [(table, names, loose, origin) for table, names, origin in carried]
-        self._sizes = [len(table) for table, *_ in self._sized]
+        self._sized_tables = [table for table, *_ in self._sized]
+        self._sizes = list(map(len, self._sized_tables))
 
     def changed(self, module: torch.nn.Module) -> str | None:
         """What is different for a call of ``module`` now, in words, or None."""
@@ -284,9 +289,9 @@ class Guard:
 
     def _changed_places(self) -> str | None:
         if (place := self._places.changed(self._left_out)) is not None:
-            self.what = id(place.table), place.name
+            self.what = None if place.name in HOOKING else (id(place.table), place.name)
             return f"{Origin(place.origin, place.name)} changed"
-        if [len(table) for table, *_ in self._sized] != self._sizes:
+        if list(map(len, self._sized_tables)) != self._sizes:
             return _with_more(self._sized)
         return None
 
@@ -316,10 +321,11 @@ class Guard:
                 ):
                     self.what = id(held.value), None
                     return f"what is in {_words(held)} changed"
-        if list(map(len, self._counted_tables)) != self._counts:
+        if any(self._empty) or list(map(len, self._counted_tables)) != self._counts:
             origin = next(origin for table, count, origin in self._counted if len(table) != count)
             return f"{origin if origin is not None else 'the module'} has other parameters, buffers or children"
-        for held in self._others:
+        full = len(self._others) - (0 if any(self._without_any) else len(self._without_any))
+        for held in self._others[:full]:
             if not self._equality.same_items(held.value, held.before, held.kind):
                 return f"what is in {_words(held)} changed"
         return None
@@ -362,63 +368,6 @@ def _with_more(tables: Iterable[tuple[Mapping[str, Any], frozenset[str], frozens
     return None
 
 
-def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
-    """What was read of what others had put on tensors, by the ids of these."""
-    marked = {id(each.table): tensor for each in reads.marked.values() if (tensor := each.ref()) is not None}
-    tables, parts = (
-        {table: id(tensor) for table, tensor in marked.items()},
-        {table: _parts(tensor) for table, tensor in marked.items()},
-    )
-    found: dict[int, dict[str, Any]] = {}
-    for (table, name), place in reads.places.items() if tables else ():
-        if table in tables and name not in parts[table]:
-            found.setdefault(tables[table], {})[name] = (
-                TensorNote(place.then) if isinstance(place.then, torch.Tensor) else place.then
-            )
-    return found
-
-
-def _is_this(weight: torch.Tensor) -> Callable[[Any], bool]:
-    """Tells whether something is this very tensor, without holding it."""
-    if has_parts(weight):
-        stamp = stamped(weight)
-        return lambda now: is_stamped(now, stamp)
-    held = weakref.ref(weight)
-    return lambda now: now is held()
-
-
-def _parts(tensor: torch.Tensor) -> list[str]:
-    """What a tensor is made of: weights, which others watch. And what tells it from others."""
-    return [STAMP, *(tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ())]
-
-
-class _Contents:
-    """Containers of one class, and what was in them, in one row."""
-
-    def __init__(self, held: list[Held], items: Any) -> None:
-        self._held = held
-        self._values = [entry.value for entry in held]
-        self._items = items
-        self._sizes = list(map(len, self._values))
-        self._row = list(items(self._values))
-
-    def different(self) -> list[Held]:
-        """Those to look at more closely: none, or all."""
-        if list(map(len, self._values)) == self._sizes and all(map(operator.is_, self._items(self._values), self._row)):
-            return []
-        return self._held
-
-
-def _of_lists(values: list[list[Any]]) -> Any:
-    return itertools.chain.from_iterable(values)
-
-
-def _of_dicts(values: list[dict[Any, Any]]) -> Any:
-    return itertools.chain(
-        itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values))
-    )
-
-
 def _rows(places: Iterable[Place]) -> list[Row]:
     """Places of one table in one row."""
     rows: dict[int, Row] = {}
@@ -430,11 +379,6 @@ def _rows(places: Iterable[Place]) -> list[Row]:
             row.names.append(place.name)
             row.then.append(place.then)
     return list(rows.values())
-
-
-def _has_notes(held: Held) -> bool:
-    values = held.before[1] if held.kind is Kind.MAPPING else held.before
-    return any(type(value) is TensorNote for value in values)
 
 
 def _leads_here(name: str, value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import READS_FUNCTION, READS_OPTION
+from ...reporting.reasons.records import READS_FUNCTION, READS_OPTION
 from ..errors import CaptureError
 from .modules import modules_at_work
 from .reach import kind_of_function

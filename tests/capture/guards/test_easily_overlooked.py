@@ -157,6 +157,7 @@ def put(value: Callable[[], Any]) -> Change:
 
 #: name: the forward, what is in ``value`` at first, and the change.
 CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[], Any], Change]] = {
+    "an ordered dict that was empty": (lambda net, x: x * (1 + len(net.value)), collections.OrderedDict, lambda net: net.value.update(a=1)),
     # A method whose name is a mutator's is taken for a container's, and not looked up.
     "an object's own add": (lambda net, x: net.value.add(x), lambda: Box(1.0), lambda net: setattr(net.value, "add", lambda x: x * 5)),
     "a module's own update": (lambda net, x: net.update(x), lambda: None, lambda net: setattr(net, "update", lambda x: x * 5)),
