@@ -132,7 +132,7 @@ class SeenValues(SeenClasses):
         if kind is not Kind.OBJECT and kind is not Kind.MODULE:
             if chain.below or chain.every:
                 self._given_attributes(value, chain, origin)
-            if chain.content and type(value).__dictoffset__ and _may_carry(value):
+            if chain.content and type(value).__dictoffset__:
                 self.carriers.add(value, origin)
         if kind in PLAIN:
             return
@@ -404,11 +404,3 @@ class SeenValues(SeenClasses):
         for key in keys or ():
             if type(key) is not str and self._kind(key) not in PLAIN:
                 self._see(key, USED, Origin(held.origin, "a key"))
-
-
-def _may_carry(value: Any) -> bool:
-    """Whether what a user has put on a value may steer: on anything but what belongs to Python, PyTorch or NumPy."""
-    if isinstance(value, (type, torch.Tensor)):
-        return False
-    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return not isinstance(value, (ModuleType, FunctionType)) or not is_given(name)
