@@ -2,9 +2,8 @@
 then with it filled.
 
 Each row is a process of its own: it makes the model, calls it eagerly until PyTorch's libraries are warm, and then
-through one provider,
-first at the model's size and then at three others, the last 2.25 times as large. Prints a table and writes CSV and
-Markdown. Nothing of the user's caches is touched.
+through one provider, first at the model's size and then at three others, the last 2.25 times as large. Prints a table
+and writes CSV and Markdown. Nothing of the user's caches is touched.
 """
 
 from __future__ import annotations

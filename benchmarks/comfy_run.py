@@ -3,8 +3,7 @@
 Prints JSON.
 
 A list with an object per variant: ``variant``, ``first_s``, ``sampling_s``, ``peak_bytes``, ``distance`` (of the latent
-to the first
-variant's, relative L2). :mod:`benchmarks.comfy` starts it, once per model and allocator.
+to the first variant's, relative L2). :mod:`benchmarks.comfy` starts it, once per model and allocator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The demo's models: diffusers' and transformers' own classes at a size of 11.5 MB, and the tokenizer's files.
 
 Small but not simplified: the tracer meets ResNet blocks with GroupNorm and SiLU, transformers with self- and
-cross-attention
-over 77 tokens, GEGLU, a VAE with attention in its middle, and a causal CLIP text encoder.
+cross-attention over 77 tokens, GEGLU, a VAE with attention in its middle, and a causal CLIP text encoder.
 """
 
 from __future__ import annotations

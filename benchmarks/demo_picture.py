@@ -21,8 +21,7 @@ class Comparison:
     """What :func:`draw_comparison` shows.
 
     eager, fast: pictures [N, H, W, 3], float in 0..1, one per prompt. ``seconds`` are for the whole set, and None where
-        a
-    figure would mean nothing. ``table`` is a header row and the rows below it.
+        a figure would mean nothing. ``table`` is a header row and the rows below it.
     """
 
     title: str

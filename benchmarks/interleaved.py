@@ -2,9 +2,8 @@
 ``vae``, ``text_encoder`` and ``controlnet`` have in common.
 
 Prints a table and writes CSV: time of a call in a row of them (median of rounds that alternate between the providers,
-in changing order),
-time of the first calls until steady state, peak memory where it is counted, and the error against the same weights in
-float32.
+in changing order), time of the first calls until steady state, peak memory where it is counted, and the error against
+the same weights in float32.
 """
 
 from __future__ import annotations
@@ -143,8 +142,8 @@ def rounds(providers: list[Any], least: int = _LEAST_ROUNDS) -> list[list[Any]]:
     J. Williams, 1949), for an odd number with its mirror image.
 
     Each provider stands in each place as often as any other, and in a round behind each other as often: the GPU's power
-    limit remembers what
-    ran before for tenths of a second (SDXL, ms: 26.3 to 26.6 behind eager, up to 28 behind torch.compile).
+    limit remembers what ran before for tenths of a second (SDXL, ms: 26.3 to 26.6 behind eager, up to 28 behind
+    torch.compile).
     """
     count = len(providers)
     # 0, 1, n - 1, 2, n - 2, ...

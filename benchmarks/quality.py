@@ -2,9 +2,8 @@
 error, memory, pictures.
 
 ``--demo``: pictures of the small model that ships with the pack, whose weights are trained. ``--models sdxl,sd3,flux``:
-one forward at full size with
-random weights, on a GPU: a row of calls of each variant in turns, its error against the same weights in float32, and
-what it holds.
+one forward at full size with random weights, on a GPU: a row of calls of each variant in turns, its error against the
+same weights in float32, and what it holds.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ class Row:
     """One part of one model away.
 
     ``alone_ms``: ours outside of a sampling, where nothing stays. ``bound_ms``: the larger of the resident step and the
-    time to move what
-    is away. ``right``: the bits of the whole model, or close to the host's.
+    time to move what is away. ``right``: the bits of the whole model, or close to the host's.
     """
 
     model: str

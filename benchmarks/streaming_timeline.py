@@ -2,8 +2,8 @@
 
 The UNet runs on the meta device at batch 4. Each instruction gets a part of the resident step by its arithmetic and its
 bytes, and the schedule of copies is played against these with a bandwidth, a cost of each copy and one of each point
-where copies and kernels wait for one another. So it shows
-what a schedule is bound by, not what a GPU does: those three numbers are given, not measured here.
+where copies and kernels wait for one another. So it shows what a schedule is bound by, not what a GPU does: those three
+numbers are given, not measured here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 interleaved in one process.
 
 SD3 medium and Flux at 1024x1024 in diffusers' classes, random weights, bf16. Each provider has a copy of the weights,
-and a whole Flux of 24 GB
-would not fit four times: it has 5 of its 19 double blocks and 10 of its 38 single ones, each of full size.
+and a whole Flux of 24 GB would not fit four times: it has 5 of its 19 double blocks and 10 of its 38 single ones, each
+of full size.
 """
 
 from __future__ import annotations

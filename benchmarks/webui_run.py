@@ -2,9 +2,8 @@
 and on. Prints JSON.
 
 A list with an object for off and for on: ``toggle``, ``first_s`` (its first picture), ``sampling_s`` and ``image_s``
-(medians of the
-later ones, without and with text encoders, VAE and all else), ``peak_bytes``, ``distance`` (of the latent to that with
-the toggle off). :mod:`benchmarks.webui` starts it, once per model.
+(medians of the later ones, without and with text encoders, VAE and all else), ``peak_bytes``, ``distance`` (of the
+latent to that with the toggle off). :mod:`benchmarks.webui` starts it, once per model.
 """
 
 from __future__ import annotations

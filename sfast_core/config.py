@@ -49,15 +49,15 @@ class CompileConfig:
             stays within a budget of that, measured on the model and its inputs (docs/quality.md); "fast": more of the
             same, within a larger one.
         quality_parts: of what the quality allows, what is wanted: "products" (8 bits), "fp16_accumulation", "reuse"
-            (steps use the deep part of the
-            model that an earlier one computed). None: all of it but the last, which has to be named.
+            (steps use the deep part of the model that an earlier one computed). None: all of it but the last, which has
+            to be named.
         quality_layers: patterns of names of layers that may compute in 8 bits, ``*`` for anything; with ``!`` in front,
             that may not. Empty: all.
         quality_budget: the largest relative L2 distance of a result to the exact one, more than 0. None: near-exact
             1e-2, fast 3e-2; in bfloat16 twice that; of a step that uses another's deep part 0.1.
         devices: on which GPUs a call may be computed in parts, besides the one that the module is on: "all" that are as
-            large and as new as that, a
-            number of GPUs in all, 1 or more, or their names. None: on that one alone (docs/several-gpus.md).
+            large and as new as that, a number of GPUs in all, 1 or more, or their names. None: on that one alone
+            (docs/several-gpus.md).
 
     Raises:
         ValueError: a field is of another type, out of its range or names what doesn't exist; the message names the

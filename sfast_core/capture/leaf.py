@@ -49,8 +49,7 @@ def run_as_they_are(modules: Sequence[torch.nn.Module], run: RunAsItIs) -> Itera
     the arguments.
 
     Modules have no other place that all calls pass: ``torch.nn.Module.__call__`` is replaced for that long, for all
-    threads, and does in others
-    what it did; and that of a class that has one of its own.
+    threads, and does in others what it did; and that of a class that has one of its own.
     """
     if not modules:
         yield

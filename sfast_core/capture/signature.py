@@ -3,8 +3,7 @@ settings.
 
 A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What
 can't be compared by value (a function, an iterator) can't be keyed and raises, so that the caller runs eager. Of an
-object of an unknown class
-the key has the class: whether the call reads more of it, is known when it has been recorded.
+object of an unknown class the key has the class: whether the call reads more of it, is known when it has been recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from ..reporting.reason import Reason
-from ..reporting.reasons import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENSOR_KEY, TOO_DEEP, TOO_MANY
+from ..reporting.reasons.calls import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENSOR_KEY, TOO_DEEP, TOO_MANY
 from .errors import CaptureError
 from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual

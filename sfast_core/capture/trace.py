@@ -13,7 +13,8 @@ import torch
 from torch.utils import _pytree
 
 from ..reporting.reason import reason_of, told
-from ..reporting.reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE
+from ..reporting.reasons.memory import OUT_OF_MEMORY
+from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE
 from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written

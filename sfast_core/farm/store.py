@@ -112,8 +112,7 @@ class Store:
         """Queue the prompt once for each seed (None: as it is), in one piece.
 
         A job that is there is not queued again: where it is done and its files are still there, where it waits, where
-        it runs. One that was set
-        aside, or whose files are gone, is.
+        it runs. One that was set aside, or whose files are gone, is.
         """
         queued, known, there = [], 0, 0
         own = workflow.own_seed(prompt)

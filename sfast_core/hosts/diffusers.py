@@ -1,12 +1,10 @@
 """diffusers: the models of a pipeline, whatever it calls them, each compiled where it stands.
 
 A pipeline's attributes stay the objects that they are, with a forward of their own on the instance, so that all that
-works on them keeps
-working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's ``decode`` isn't its
-    forward, so its
-``decoder`` and ``encoder`` are compiled, whose forwards are plain: slicing, tiling and the posterior around them stay
-diffusers'.
-Nothing here imports ``diffusers``: whoever has a pipeline has imported it.
+works on them keeps working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's
+``decode`` isn't its forward, so its ``decoder`` and ``encoder`` are compiled, whose forwards are plain: slicing, tiling
+and the posterior around them stay diffusers'. Nothing here imports ``diffusers``: whoever has a pipeline has imported
+it.
 """
 
 from __future__ import annotations
@@ -261,8 +259,7 @@ def _beneath_offloading(module: torch.nn.Module) -> Iterator[None]:
     """Lift accelerate's hook (model offloading) for a moment, so that a forward is put in or taken out below it.
 
     The hook keeps the forward that it wraps in ``_old_forward`` and calls it from there. Pipelines take the hook off
-    and put a new one on
-    at the end of each call: a forward above it would be lost then.
+    and put a new one on at the end of each call: a forward above it would be lost then.
     """
     own = module.__dict__
     hooked, wrapped = own.get("forward"), own.get("_old_forward")

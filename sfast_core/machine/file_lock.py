@@ -40,8 +40,7 @@ def locked(path: Path, limit_s: float) -> Iterator[bool]:
     """Hold the lock of the file ``path``, which is made where it is missing, within the block.
 
     It is no obstacle: where the file can't be made, where the file system has no locks, or where another holds it for
-    longer than
-    ``limit_s``, the block runs without it. What the block gets is whether it has it.
+    longer than ``limit_s``, the block runs without it. What the block gets is whether it has it.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)

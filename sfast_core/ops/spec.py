@@ -1,9 +1,8 @@
 """What an op is: a meaning in plain PyTorch, and kernels that may stand in for it.
 
 ``reference`` is the meaning: passes put it into the graph as it is, tests compare every impl with it, and run on meta
-tensors
-it tells the shape, dtype and strides of the result. An impl lives in a module of its own that is imported only when
-lowering asks for it, so that a machine without Triton or cuDNN never imports them. The module has
+tensors it tells the shape, dtype and strides of the result. An impl lives in a module of its own that is imported only
+when lowering asks for it, so that a machine without Triton or cuDNN never imports them. The module has
 
 ``launch(...)``, which computes the result, with the reference's parameters, defaults and all: that they are the same is
 looked at when it is taken, ``why_not(target, call)``, where :class:`.needs.Needs` doesn't say all: a reason in words or
@@ -66,12 +65,10 @@ class Impl:
 
     A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over``
     is False, that it was the fastest at one size says nothing about another. ``per_thread``: what its first launch
-    prepares is of use to that thread alone.
-    ``superseded_by`` names impls of the same op: where one of them can compute a call, this one is left out, not even
-    measured; of those calls only
-    for which ``superseded_if`` is true, where there is one: it gets the arguments as meta tensors. ``needs`` is what it
-    needs that a table can say.
-    ``reference`` is the op's, which it is part of.
+    prepares is of use to that thread alone. ``superseded_by`` names impls of the same op: where one of them can compute
+    a call, this one is left out, not even measured; of those calls only for which ``superseded_if`` is true, where
+    there is one: it gets the arguments as meta tensors. ``needs`` is what it needs that a table can say. ``reference``
+    is the op's, which it is part of.
     """
 
     name: str

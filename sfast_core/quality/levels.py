@@ -20,8 +20,8 @@ PRODUCTS, FP16_SUMS, REUSE = "products", "fp16_accumulation", "reuse"
 PARTS: dict[str, tuple[str, ...]] = {EXACT: (), NEAR_EXACT: (PRODUCTS,), FAST: (PRODUCTS, FP16_SUMS, REUSE)}
 _ASKED_FOR = frozenset({REUSE})  #: not without being named
 #: The largest relative L2 distance of a result to the model's own, by the dtype that it computes in. One rounding of
-#: bfloat16 is eight of float16, and so is
-#: what a whole model of it is from float32: 1.2e-2 (SD3) where SDXL in float16 is 1.5e-3.
+#: bfloat16 is eight of float16, and so is what a whole model of it is from float32: 1.2e-2 (SD3) where SDXL in float16
+#: is 1.5e-3.
 _BUDGETS = {NEAR_EXACT: (1e-2, 2e-2), FAST: (3e-2, 6e-2)}
 _REUSED = 0.1  #: of a step that uses the deep part of another, likewise
 _EXCEPT = "!"

@@ -3,9 +3,8 @@ the inputs of a real call.
 
 The call's graph is run as it is and with layers rounded as products of 8 bits round. If all of them together stay
 within the budget, all take part: two runs. Else each layer is measured by itself (its product's own error, plain and
-rotated) and each kind of layers at the result; errors of roundings add
-as squares, so that those are left out that cost most for what they save. The choice is measured before it is taken, and
-kept on disk.
+rotated) and each kind of layers at the result; errors of roundings add as squares, so that those are left out that cost
+most for what they save. The choice is measured before it is taken, and kept on disk.
 """
 
 from __future__ import annotations

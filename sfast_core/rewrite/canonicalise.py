@@ -3,12 +3,11 @@
 A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__radd__(x)`` or ``torch.add``. After this
 pass there are only
 
-``F.linear(x, w, b)``, ``F.conv2d/conv3d(x, w, b, stride, padding, dilation, groups)``,
-``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``, ``F.rms_norm(x, shape, w, eps)``,
-``F.interpolate(x, size, factor, mode, align_corners, recompute, antialias)``,
-``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
-``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``,
-``torch.addcmul(x, y, z)``, ``torch.chunk(x, n, dim)``, ``torch.cat(tensors, dim)``,
+``F.linear(x, w, b)``, ``F.conv2d/conv3d(x, w, b, stride, padding, dilation, groups)``, ``F.group_norm(x, G, w, b,
+eps)``, ``F.layer_norm(x, shape, w, b, eps)``, ``F.rms_norm(x, shape, w, eps)``, ``F.interpolate(x, size, factor, mode,
+align_corners, recompute, antialias)``, ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal,
+scale)``, ``torch.softmax(x, dim)``, ``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``,
+``torch.add/mul(x, y)``, ``torch.addcmul(x, y, z)``, ``torch.chunk(x, n, dim)``, ``torch.cat(tensors, dim)``,
 ``tensor_of(numbers, dtype, device)``, ``moved(x, dtype, device)`` where another tensor says to what device
 
 all with positional arguments, and what changes no value (``contiguous``, ``clone``, a cast to the same dtype) is gone.

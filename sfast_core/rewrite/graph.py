@@ -218,8 +218,7 @@ def lay_views_like(node: Node) -> None:
     """Let the reshapes and permutations of ``node`` say that they lie in what it is a part of.
 
     Kernels are chosen for the strides that are said here: with the recorded ones attention was measured on other memory
-    than it reads,
-    and cuDNN's plan for it, 75 ms, was made twice (SD1.5 and SDXL at each new size, H100).
+    than it reads, and cuDNN's plan for it, 75 ms, was made twice (SD1.5 and SDXL at each new size, H100).
     """
     for user in node.users:
         if calls(user, torch.reshape, torch.permute):

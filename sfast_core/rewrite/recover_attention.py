@@ -29,9 +29,8 @@ def recover_attention(graph: Graph) -> int:
     attention.
 
     The scores then never exist in memory: 2 x 10 x 4096 x 4096 of them take 671 MB in float16. The CLIP of A1111 is of
-    this form: queries
-    scaled before they are seen in heads, products of [B * H, L, D], and a mask [B, 1, L, S] added to the scores seen as
-    [B, H, L, S].
+    this form: queries scaled before they are seen in heads, products of [B * H, L, D], and a mask [B, 1, L, S] added to
+    the scores seen as [B, H, L, S].
     """
     recovered = 0
     for node in list(graph.nodes):

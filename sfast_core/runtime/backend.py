@@ -66,10 +66,9 @@ class CudaBackend:
     """Captures on a side stream of its own.
 
     cuBLAS's workspaces are taken from the graph's own pool. PyTorch keeps one for each thread and stream, and a graph
-    that was captured with
-    such a one reads freed memory as soon as anybody clears them: torch.compile's graphs do so for all streams, and in
-    newer versions the end
-    of any graph for the stream that it was captured on (pytorch/pytorch#193402).
+    that was captured with such a one reads freed memory as soon as anybody clears them: torch.compile's graphs do so
+    for all streams, and in newer versions the end of any graph for the stream that it was captured on
+    (pytorch/pytorch#193402).
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,8 +1,7 @@
 """A graph as a list of instructions and a loop over it.
 
 FX would generate Python source and compile it: 0.2 s for SDXL's 4,300 nodes, at every new signature. The loop costs a
-fraction of a
-microsecond a node more, where a launch costs several, and a replayed graph runs neither.
+fraction of a microsecond a node more, where a launch costs several, and a replayed graph runs neither.
 """
 
 from __future__ import annotations

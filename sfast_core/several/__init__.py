@@ -2,8 +2,8 @@
 it reads.
 
 One process and one model: the host's stays where it is, on the first device. The others have copies of its weights
-(:mod:`.replica`) and the same recorded
-call lowered for them (:mod:`.elsewhere`); tensors go from device to device by copies between streams.
+(:mod:`.replica`) and the same recorded call lowered for them (:mod:`.elsewhere`); tensors go from device to device by
+copies between streams.
 """
 
 from .calls import Several

@@ -1,9 +1,8 @@
 """Calls of a forward that keeps a state in its arguments: a causal model's cache, a video decoder's last frames.
 
 For the engine such a forward is a function of tensors: it is given what is in the caches and returns what is in them
-afterwards. The caller's own
-objects are then brought to that state, and stay the objects that they are; tensors that the forward writes to in place
-are written to in place.
+afterwards. The caller's own objects are then brought to that state, and stay the objects that they are; tensors that
+the forward writes to in place are written to in place.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from ..capture import CaptureError, alone, recording
 from ..engine import Engine, Forward
 from ..reporting.reason import reason_of
-from ..reporting.reasons import GROWS
+from ..reporting.reasons.calls import GROWS
 from .opening import Constants, Opening, Standing, size_of
 from .recipe import Making, Outcome
 

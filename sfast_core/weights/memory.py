@@ -1,11 +1,9 @@
 """Whose memory a tensor lies in, and how it gets other memory or other strides while it stays the object that it is.
 
 Optimizers, averages of weights and hosts hold a module's parameters by object, autograd by what is behind the object.
-So an object is never
-replaced: its memory is exchanged under it (``tensor.data =``), which neither counts as a write (``_version``) nor loses
-    what is pending.
-Who holds the memory itself, by a view, a ``detach()``, a flat buffer, an array, would not see that: such memory stays
-as it is.
+So an object is never replaced: its memory is exchanged under it (``tensor.data =``), which neither counts as a write
+(``_version``) nor loses what is pending. Who holds the memory itself, by a view, a ``detach()``, a flat buffer, an
+array, would not see that: such memory stays as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""PyTorch in a folder that is reached by a link, as where an environment was moved: its code names its files by the link."""
+"""PyTorch in a folder that is reached by a link, as where an environment was moved: its code names its files by the
+link.
+"""
 
 from __future__ import annotations
 

@@ -2,15 +2,12 @@
 real server, one picture each.
 
 The budget is what is left free of the GPU's memory by a block that this process takes and gives back between pictures,
-down to less than the
-larger model: dynamic VRAM, which the server starts with where it can, then keeps a part of it in main memory. Each
-picture is compared with the
-one that the same server gave for the same settings without us, when it had all of the memory. Prints a line for each
-tenth of the changes and at
-the end JSON: how many failed, how many are stale (further from their own than rounding explains, or nearer to another),
-how calls ran and why
-some as they were, tracebacks in the log. Exits with 1 where anything is wrong. ``--cpu`` runs it without a GPU, where
-there is no budget, with two small models.
+down to less than the larger model: dynamic VRAM, which the server starts with where it can, then keeps a part of it in
+main memory. Each picture is compared with the one that the same server gave for the same settings without us, when it
+had all of the memory. Prints a line for each tenth of the changes and at the end JSON: how many failed, how many are
+stale (further from their own than rounding explains, or nearer to another), how calls ran and why some as they were,
+tracebacks in the log. Exits with 1 where anything is wrong. ``--cpu`` runs it without a GPU, where there is no budget,
+with two small models.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ Optional beside it:
 
 ``GPU_CASES: list[Case]``       real sizes, run only where there is a GPU;
 ``CPU_IMPLS: tuple[str, ...]``  impls that run on CPU tensors without an interpreter. Impls whose name begins with
-"triton" are
-                                interpreted where there is no GPU and need not be named.
+                                "triton" are interpreted where there is no GPU and need not be named.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from ...reporting.reasons import PROFILER, TOOLS
+from ...reporting.reasons.calls import PROFILER, TOOLS
 from .asking import codes_that_ask, functions_that_ask, of_a_class
 from .given import is_installed, is_read, may_be_asker
 
@@ -150,8 +150,7 @@ class _Tool:
     """The number among Python's monitoring tools that this package has, from the first recorded call on.
 
     It is kept: that code isn't to be watched is forgotten at no end of a recording, and taking a number anew would mean
-    to ask of each function
-    of the process again (0.2 s for SDXL, H100's host).
+    to ask of each function of the process again (0.2 s for SDXL, H100's host).
 
     Raises:
         NotWatched: all numbers are taken.

@@ -10,20 +10,20 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...weights.part import STAMP, has_parts, is_stamped, stamped
 from .attributes import rows_of
 from .classes import Classes
+from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
 from .given import is_of_ours
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
+from .marked import is_this, marks_of
 from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
 from .origin import Origin
 from .places import Places
@@ -68,10 +68,10 @@ class Guard:
         self._root = reads.root
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
-        self._marks, self._exact = _marks_of(reads), reads.exact
+        self._marks, self._exact = marks_of(reads), reads.exact
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
         self._marked = [
-            (table, name, _is_this(weight), self._marks[id(weight)])
+            (table, name, is_this(weight), self._marks[id(weight)])
             for table, name, weight in marked
             if id(weight) in self._marks
         ]
@@ -97,9 +97,9 @@ class Guard:
         # its own leads to the compiled state, and that to here
         self._places = Places([row for row in rows if row.table is not own], self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
-        quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
-        self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
-        self._dicts = _Contents([entry for entry in quick if type(entry.value) is dict], _of_dicts)
+        quick = [entry for entry in held if type(entry.value) in (list, dict) and not has_notes(entry)]
+        self._lists = Contents([entry for entry in quick if type(entry.value) is list], of_lists)
+        self._dicts = Contents([entry for entry in quick if type(entry.value) is dict], of_dicts)
         at_once = set(map(id, quick))
         self._others = [
             entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)
@@ -354,63 +354,6 @@ def _with_more(tables: Iterable[tuple[Mapping[str, Any], frozenset[str], frozens
     return None
 
 
-def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
-    """What was read of what others had put on tensors, by the ids of these."""
-    marked = {id(each.table): tensor for each in reads.marked.values() if (tensor := each.ref()) is not None}
-    tables, parts = (
-        {table: id(tensor) for table, tensor in marked.items()},
-        {table: _parts(tensor) for table, tensor in marked.items()},
-    )
-    found: dict[int, dict[str, Any]] = {}
-    for (table, name), place in reads.places.items() if tables else ():
-        if table in tables and name not in parts[table]:
-            found.setdefault(tables[table], {})[name] = (
-                TensorNote(place.then) if isinstance(place.then, torch.Tensor) else place.then
-            )
-    return found
-
-
-def _is_this(weight: torch.Tensor) -> Callable[[Any], bool]:
-    """Tells whether something is this very tensor, without holding it."""
-    if has_parts(weight):
-        stamp = stamped(weight)
-        return lambda now: is_stamped(now, stamp)
-    held = weakref.ref(weight)
-    return lambda now: now is held()
-
-
-def _parts(tensor: torch.Tensor) -> list[str]:
-    """What a tensor is made of: weights, which others watch. And what tells it from others."""
-    return [STAMP, *(tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ())]
-
-
-class _Contents:
-    """Containers of one class, and what was in them, in one row."""
-
-    def __init__(self, held: list[Held], items: Any) -> None:
-        self._held = held
-        self._values = [entry.value for entry in held]
-        self._items = items
-        self._sizes = list(map(len, self._values))
-        self._row = list(items(self._values))
-
-    def different(self) -> list[Held]:
-        """Those to look at more closely: none, or all."""
-        if list(map(len, self._values)) == self._sizes and all(map(operator.is_, self._items(self._values), self._row)):
-            return []
-        return self._held
-
-
-def _of_lists(values: list[list[Any]]) -> Any:
-    return itertools.chain.from_iterable(values)
-
-
-def _of_dicts(values: list[dict[Any, Any]]) -> Any:
-    return itertools.chain(
-        itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values))
-    )
-
-
 def _rows(places: Iterable[Place]) -> list[Row]:
     """Places of one table in one row."""
     rows: dict[int, Row] = {}
@@ -422,11 +365,6 @@ def _rows(places: Iterable[Place]) -> list[Row]:
             row.names.append(place.name)
             row.then.append(place.then)
     return list(rows.values())
-
-
-def _has_notes(held: Held) -> bool:
-    values = held.before[1] if held.kind is Kind.MAPPING else held.before
-    return any(type(value) is TensorNote for value in values)
 
 
 def _leads_here(name: str, value: Any) -> bool:

@@ -2,10 +2,8 @@
 behind.
 
 Each Python function that starts is looked at once: its code says which attributes of which variables, which globals and
-so on it can read
-(:mod:`.bytecode`), its variables say of which objects. The values are noted before the function runs. Nothing is called
-for this, no
-property and no ``__getattr__``: what those read is in code of their own.
+so on it can read (:mod:`.bytecode`), its variables say of which objects. The values are noted before the function runs.
+Nothing is called for this, no property and no ``__getattr__``: what those read is in code of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...reporting.reasons import OUTSIDE, RANDOM_STATE
+from ...reporting.reasons.records import OUTSIDE, RANDOM_STATE
 from .asking import OBJECTS, OF_CLASSES, TOLD, Question, answer_to
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .code_cache import CodeCache
@@ -40,7 +38,7 @@ from .given import (
 from .gone import drop_gone
 from .kinds import Kind, carried
 from .loose import LooseReads
-from .notes import MISSING, Asked, Place, Seen, Table, item_of
+from .notes import MISSING, Asked, Seen, Table, item_of
 from .origin import Origin
 from .readers import code_of
 from .seen_objects import PLAIN, WALKS
@@ -187,10 +185,7 @@ class ReadSet(LooseReads):
 
     def _global(self, names: Table, name: str, chain: Chain, origin: Origin) -> None:
         if not chain.used:
-            self.places.setdefault(
-                (id(names), name), Place(names, name, itself(names.get(name, MISSING)), origin, read=False)
-            )
-            return
+            return self._set_place(names, name, origin)
         value = self._place(names, name, names.get(name, MISSING), origin)
         if value is MISSING:
             own = names.get("__builtins__")

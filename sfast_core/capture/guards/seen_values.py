@@ -15,21 +15,17 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
+from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import (
     FOR_THEMSELVES,
     OBJECTS,
-    OF_CLASSES,
     TOLD,
     Question,
-    answer_to,
     asked_by,
     functions_that_ask,
-    name_of,
     of_file,
     setting_of,
-    subclasses_of_all,
 )
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
@@ -37,10 +33,10 @@ from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
-from .of_c import member_of, told
 from .origin import Origin
 from .readers import Reader
-from .seen_objects import PLAIN, SeenObjects
+from .seen_classes import SeenClasses
+from .seen_objects import PLAIN
 from .stack import MUTATORS
 
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
@@ -71,7 +67,7 @@ OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
 
 
-class SeenValues(SeenObjects):
+class SeenValues(SeenClasses):
     """What is read of values, from those on that :meth:`_see` is told of. Nothing is called for it.
 
     Args:
@@ -104,7 +100,6 @@ class SeenValues(SeenObjects):
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
-        self._classes_seen: set[type] = set()
         self.anything = self._any_file = self.asks_for_files = self._lenient = False
         self._whole: set[int] = set()  # containers of which all is read, and of what they lead to
         # what was handed on, and nothing but its methods tells of
@@ -244,21 +239,6 @@ class SeenValues(SeenObjects):
         if self.collecting:
             gc.enable()
 
-    def _ask(self, question: Question, origin: Origin | None) -> None:
-        self._ask_it(question, (id(question), ""), origin)
-
-    def _ask_it(self, question: Question, key: tuple[int, str], origin: Origin | None) -> None:
-        if key not in self.asked:
-            self.asked[key] = Asked(answer_to, (question,), answer_to(question), origin)
-            self.readers.note(key)
-
-    def _tell(self, value: Any, name: str, origin: Origin | None) -> Any:
-        """What a function or a class is called, or the like."""
-        reference = weakref.ref(value)
-        return self.asked.setdefault(
-            (id(value), name), Asked(name_of, (name, reference), name_of(name, reference), Origin(origin, name))
-        ).then
-
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
         """Attributes that somebody has put on a tensor, a number, a list of a class of its own; and what classes have
         that aren't Python's.
@@ -276,40 +256,6 @@ class SeenValues(SeenObjects):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
                 if isinstance(value, torch.Tensor):
                     mark(self, value, table).names.add(name)
-
-    def _of_its_class(self, value: Any, chain: Chain, origin: Origin | None) -> None:
-        """What the class of a value has that is compared by what it is: methods of a named tuple's, say, or a
-        defaultdict's function.
-        """
-        cls = type(value)
-        given = is_given(cls.__module__)
-        for below in () if self._kinds.get(cls) is Kind.VALUE and given else chain.attributes:
-            if not given:
-                self._class_attribute(cls, below.name, Origin(None, cls.__qualname__))
-            if (member := member_of(cls, below.name)) is not None and (then := told(member, value)) is not COMPUTED:
-                self.asked.setdefault(
-                    (id(value), below.name), Asked(told, (member, value), then, Origin(origin, below.name))
-                )
-                self._below(then, below.chain, origin, below.name)
-
-    def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
-        value = self._class_attribute(cls, name, origin)
-        if name in OF_CLASSES and value is MISSING:
-            if name == "__subclasses__":
-                self._classes_seen.update(self._below_class(cls))
-                return self._ask(subclasses_of_all([cls]), origin)
-            value = self._tell(cls, name, origin)
-        if value is MISSING and type(cls) is not type:
-            value = self._class_attribute(type(cls), name, origin)
-        self._below(value, below, origin, name)
-
-    def _below_class(self, cls: type) -> list[type]:
-        """The classes that have this one among their bases."""
-        found: list[Any] = [cls]
-        for each in found:
-            self._space(each)
-            found += [cls for cls in type.__subclasses__(each) if cls not in found]
-        return found[1:]
 
     def _cache(self, cached: Any, origin: Origin | None) -> None:
         """A function that may answer without running: what its code reads is noted all the same."""
@@ -338,13 +284,21 @@ class SeenValues(SeenObjects):
         place.read = True
         return place.then
 
+    def _set_place(self, table: Any, name: Any, origin: Origin | None) -> None:
+        """Note what is at a name that code sets and that this code doesn't read."""
+        key = id(table), name
+        if (place := self.places.get(key)) is None or place.table is not table:
+            self.places[key] = Place(table, name, itself(table.get(name, MISSING)), origin, read=False)
+
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
         if not is_given(module.__name__):
             self.asked.setdefault((id(module), "__class__"), Asked(type, (module,), type(module), origin))
         names = vars(module)
         self.arrays |= module.__name__ == "numpy"
         for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE:
+            if what == ATTRIBUTE and not below.used and type(module) is ModuleType:
+                self._set_place(names, name, origin)
+            elif what == ATTRIBUTE:
                 self._below(self._place(names, name, names.get(name, MISSING), origin), below, origin, name)
                 if (question := of_file(module, name)) is not None:
                     self._ask(question, Origin(origin, name))

@@ -11,7 +11,7 @@ import torch
 
 from ...config import CompileConfig
 from ...reporting.reason import COMFY
-from ...reporting.reasons import NO_GPU
+from ...reporting.reasons.calls import NO_GPU
 from ...reporting.report import Report, read_while_counting
 from ...reporting.translated import said
 from .events import MEASURED, STATUSES, Status, running_prompt, server, status_of_this_node
@@ -73,8 +73,7 @@ def board(workflow: str | None) -> dict[str, Any]:
     :func:`machine` gives.
 
     ``idle`` in an event: the last queue of this workflow had the node, and no model was run through it: what it would
-    have made was kept,
-    or another node ran the model.
+    have made was kept, or another node ran the model.
 
     Args:
         workflow: its id, as the editor sends it with a prompt.

@@ -1,9 +1,8 @@
 """``apply_clip``: a clone of a CLIP object whose text encoders are compiled.
 
 The layers between embedding and pooling are: tokens, weights, and the place of a prompt's end, which differ from prompt
-to prompt, stay the
-host's, so one trace serves every prompt of as many sections of 77 tokens. Language models get their prompts padded
-(:mod:`.padding`).
+to prompt, stay the host's, so one trace serves every prompt of as many sections of 77 tokens. Language models get their
+prompts padded (:mod:`.padding`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 
 from ...config import CompileConfig
 from ...machine.ahead import prepare
-from ...reporting.reasons import NO_CLIP, OTHER_MODEL
+from ...reporting.reasons.hosts import NO_CLIP, OTHER_MODEL
 from ..parts import Kind
 from .in_place import with_patches_in_place
 from .install import watched_clone

@@ -132,10 +132,10 @@ class Status:
         send: takes an event's data: ``nodes`` (their ids), ``workflow`` and ``prompt`` (of the prompt that runs),
             ``state``, ``model``, ``why``, ``code`` (of why), ``advice`` (what the user can do about it), ``said`` (both
             in other languages), ``step``, ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality``
-            (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where
-            there was one signature), ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in
-            steps per second, and ``live``, what of other nodes ran between
-            segments, its share of the time, and the weights that are streamed. What isn't known is None.
+            (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where there was one signature),
+            ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and
+            ``live``, what of other nodes ran between segments, its share of the time, and the weights that are
+            streamed. What isn't known is None.
 
     Another event of this name is sent by nodes: ``graphs``, the bytes of all models' graphs by model.
     """

@@ -3,8 +3,8 @@ away.
 
 ``free_memory``, ``unload_all_models`` and the server's ``/free`` walk that list and ask each entry for its size, to
 unload a part of it, or to go. The graphs of a device are one entry there, and so are the copies of a model's weights on
-another GPU: the smallest patcher that answers these questions. A patcher's own callbacks can't do
-it: when a model was last sampled without our node, ``unload_all_models`` calls none of them.
+another GPU: the smallest patcher that answers these questions. A patcher's own callbacks can't do it: when a model was
+last sampled without our node, ``unload_all_models`` calls none of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where weights lie under dynamic VRAM: in pages of the host's, and what is too small for those in copies of ours.
 
 A module with ``_v`` has its weights at a fixed virtual address, whose pages come and go. Tensors of modules up to 16 KB
-live outside that range
-and get new storage at each sampling: graphs read copies of those at addresses that stay, 2 MB for SD1.5.
+live outside that range and get new storage at each sampling: graphs read copies of those at addresses that stay, 2 MB
+for SD1.5.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import NOT_PAGED
+from ...reporting.reasons.memory import NOT_PAGED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from .partly_resident import own_tensor
 

@@ -31,8 +31,7 @@ def ada_layer_norm(
 
     Returns:
         s, n: [B, L, C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken; an impl
-            rounds nothing else in
-        between. Where residual is None the first is x itself, whatever its strides.
+            rounds nothing else in between. Where residual is None the first is x itself, whatever its strides.
     """
     if x_bias is not None:
         x = x + x_bias

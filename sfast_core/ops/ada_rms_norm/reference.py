@@ -34,8 +34,7 @@ def ada_rms_norm(
 
     Returns:
         s, n: as x, contiguous. s is rounded to x's dtype before the mean is taken; an impl rounds nothing else in
-            between. Where residual is None
-        the first is x itself, whatever its strides.
+            between. Where residual is None the first is x itself, whatever its strides.
     """
     if x_weight is not None:
         x = F.rms_norm(x, x.shape[-1:], x_weight, eps)

@@ -1,8 +1,8 @@
 """Attention with narrow heads by a kernel of the CUDA extension, on Hopper: others pad heads of 40 to 64.
 
 H100, fp16, us: 2 x 8 heads of 40 and 4096 tokens 118, cuDNN 160; 2 x 20 of 64 and 1024 tokens 29.7 and 34.6; 2 x 10 of
-64 and 3952 tokens 180 and
-205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``; :mod:`.tiling` says how it is used.
+64 and 3952 tokens 180 and 205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``; :mod:`.tiling` says
+how it is used.
 """
 
 from __future__ import annotations

@@ -66,9 +66,8 @@ def cross_attention_kernel(
 
     A tile's sides are powers of two. 77 keys are 64 + 16 of them instead of 128, a head of 40 is 32 + 16 instead of 64,
     so that little of the work is padding. Scores, softmax and sums are float32; the weights are rounded to v's dtype
-    before the second product, as
-    every fused backend does. One pass: with all keys at hand there is no running maximum. Moves q and out once, k and v
-    once a program.
+    before the second product, as every fused backend does. One pass: with all keys at hand there is no running maximum.
+    Moves q and out once, k and v once a program.
 
     OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't
     multiply bfloat16.

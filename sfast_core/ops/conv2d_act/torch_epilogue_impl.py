@@ -1,8 +1,7 @@
 """PyTorch's convolution without bias, and one pass over its result for all that follows.
 
 PyTorch adds a bias after cuDNN's convolution in a pass of its own, and so do the sum and the activation behind it. Here
-they are one
-pass: bytes moved are twice the result's, three times with a residual.
+they are one pass: bytes moved are twice the result's, three times with a residual.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ...target import Target
 
 #: Of all images of the result. With so few a convolution that is split along its depth is faster than the extension's,
-#: more than the two products
-#: beside it cost (H100, us: 2x1280x8x8 with 2560 channels of shortcut 36, apart 20 and two of 6).
+#: more than the two products beside it cost (H100, us: 2x1280x8x8 with 2560 channels of shortcut 36, apart 20 and two
+#: of 6).
 MOST_PIXELS_APART = 128
 
 

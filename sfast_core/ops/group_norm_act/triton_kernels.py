@@ -3,15 +3,13 @@
 Two ways: the first is :mod:`.triton_two_impl`, the second :mod:`.triton_impl`:
 
 ``group_statistics`` then ``group_norm_apply``: the image's rows (a row: the C channels of one pixel) are cut into
-chunks. The first
-kernel reduces each chunk to a mean and an M2 (sum of squared deviations) per group, the second combines a group's
-chunks and normalises. x is read twice, out written once.
+chunks. The first kernel reduces each chunk to a mean and an M2 (sum of squared deviations) per group, the second
+combines a group's chunks and normalises. x is read twice, out written once.
 ``group_norm_small``: one program holds one group of one image in registers. x is read once, out written once.
 
 No sum of squares is ever subtracted from a square of sums: within a chunk and between chunks, counts, means and M2 are
-combined
-as in Chan, Golub and LeVeque (1979), so a mean far from zero costs no digits. The order of all sums is fixed: replays
-are bit-equal.
+combined as in Chan, Golub and LeVeque (1979), so a mean far from zero costs no digits. The order of all sums is fixed:
+replays are bit-equal.
 
 The input may come as two tensors, the ``CT`` channels of ``tail`` behind the ``CX`` of ``x``: a concatenation before
 the norm is read from where its parts lie. Without one ``tail_ptr`` is any pointer and CT is 0.

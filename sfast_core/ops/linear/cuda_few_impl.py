@@ -2,8 +2,7 @@
 and what is projected from it.
 
 H100, fp16, us, the weight not in L2: 2x1280x1280 4.1, cuBLASLt 5.2; 2x1280x2816 6.7 and 7.5; 2x20160x1280 23.0 and
-23.5;
-8x13760x1280 26.7 and 15.6. An activation takes no kernel of its own. The kernel is in ``csrc/linear_few.cu``.
+23.5; 8x13760x1280 26.7 and 15.6. An activation takes no kernel of its own. The kernel is in ``csrc/linear_few.cu``.
 """
 
 from __future__ import annotations

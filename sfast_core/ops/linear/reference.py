@@ -72,11 +72,9 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
     """``F.linear`` as one matrix product.
 
     Of tokens whose images don't lie one behind another ([L, B, K] of what lies as [B, L, K]) PyTorch makes a product
-    for each of the first dimension,
-    of B rows, unless the weight could get a gradient: 53 ms where one takes 1.1 (H100, Cosmos, L 20,480, B 2). A part
-    of each image's tokens is such a
-    batch, too, but of large products: it takes no more than one, which a copy would have to come before (33 of 155 us,
-    SD3's images).
+    for each of the first dimension, of B rows, unless the weight could get a gradient: 53 ms where one takes 1.1 (H100,
+    Cosmos, L 20,480, B 2). A part of each image's tokens is such a batch, too, but of large products: it takes no more
+    than one, which a copy would have to come before (33 of 155 us, SD3's images).
     """
     if x.dim() < 3 or x.shape[-2] >= _MANY_ROWS or _is_matrix(x):
         return F.linear(x, weight, bias)

@@ -88,8 +88,8 @@ def linear_geglu_kernel(
     into shared memory, out of the plain weight. There they are one operand of 2 * BLOCK_H rows, so that one wgmma
     (m64n256k16 for BLOCK_H = 128) computes both, and its accumulator holds column c of the value and of the gate in the
     same thread: splitting it moves nothing. Tiles go down ``group_rows`` blocks of rows before the next column, so that
-    neighbours share x and weight in L2. Ends of rows,
-    columns and depth are the descriptors' affair: they read zeros and do not write.
+    neighbours share x and weight in L2. Ends of rows, columns and depth are the descriptors' affair: they read zeros
+    and do not write.
 
     OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't
     multiply bfloat16.

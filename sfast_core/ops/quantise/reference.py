@@ -34,14 +34,13 @@ def quantise(
     Rotated, each ``rotate`` neighbours ``v`` of a row become ``v @ H``, H being :func:`hadamard` of that size: outliers
     are spread. Then::
 
-        s = max(|row|) * (1 / 127), at least 1e-30       int8, by row: where scale is None
-        q = round(t(t(x) / t(s))), from -128 to 127      t(...): rounded to x's dtype, and 0 to its smallest normal
-        number s = t(max(|row|) / 127.5), at least 2^-23        int8 by row, by_range: torchao's, 255 steps from -127.5
-        s to 127.5 s q = round(t(x) * (1 / s)), from -128 to 127
-        s = t(max(|row|) / largest)                      float8, by row: where scale is None, also torchao's
-        q = t(x) / s, at most the largest of dtype in size
-        s = scale                                        float8: one for the whole tensor, from the checkpoint (1 where
-        it has none) q = x / s, at most the largest of dtype in size
+        s = max(|row|) * (1 / 127), at least 1e-30       int8, by row: where scale is None q = round(t(t(x) / t(s))),
+        from -128 to 127      t(...): rounded to x's dtype, and 0 to its smallest normal number s = t(max(|row|) /
+        127.5), at least 2^-23        int8 by row, by_range: torchao's, 255 steps from -127.5 s to 127.5 s q =
+        round(t(x) * (1 / s)), from -128 to 127 s = t(max(|row|) / largest)                      float8, by row: where
+        scale is None, also torchao's q = t(x) / s, at most the largest of dtype in size s = scale
+        float8: one for the whole tensor, from the checkpoint (1 where it has none) q = x / s, at most the largest of
+        dtype in size
 
     What is quantised may be made of x first, each step rounded to its dtype: ``cat([front, act(x) * times], -1)``, each
     part of it where it is given.

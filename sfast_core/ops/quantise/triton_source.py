@@ -97,8 +97,7 @@ def load_source(
     """Values at rows r and columns c in float32, rounded to NARROW where the reference rounds; 0 where not live.
 
     TIMES and FRONT: whether there are such tensors. STEPS: 2 where rows lie in two steps, of ``inner`` rows each.
-    BY_HAND: in
-    Triton's interpreter.
+    BY_HAND: in Triton's interpreter.
     """
     if STEPS == 2:
         far, near = r // inner, r % inner

@@ -2,8 +2,7 @@
 epilogue.
 
 H100, 4608 x 3072 x 9216: int8 179 us (1454 TOP/s), PyTorch's product alone 381; e4m3 213 us, PyTorch's 185
-(docs/notes/0023). The kernel is in
-``csrc/scaled_linear.cu``.
+(docs/notes/0023). The kernel is in ``csrc/scaled_linear.cu``.
 """
 
 from __future__ import annotations
@@ -95,8 +94,8 @@ def launch_tiled(
     act: str = "none",
     gate: Gate | None = None,
 ) -> torch.Tensor:
-    """As :func:`launch_rank`, cut as told, with an activation of :data:`ACTS` behind it; with a gate
-    ``y * act(gate's y)``, tiles of 256 columns.
+    """As :func:`launch_rank`, cut as told, with an activation of :data:`ACTS` behind it; with a gate ``y * act(gate's
+    y)``, tiles of 256 columns.
     """
     rows, matrix = dense(x), dense(weight)
     row_scales, column_scales, shift = (

@@ -1,10 +1,9 @@
 """Doubling and convolving as one transposed convolution of the small image: 4/9 of the products, and no doubled image.
 
 Each row of the doubled image is a row of the small one: row 2y of the result takes the rows y - 1 (weight w0) and y (w1
-+ w2), row 2y + 1
-the rows y (w0 + w1) and y + 1 (w2), columns alike. That is a transposed convolution of stride 2 and padding 1 with the
-4x4 weight ``[w2, w1 + w2, w0 + w1, w0]``. cuDNN runs it in one kernel (H100, fp16, us: 2x1280x32x32 177, the four
-phases as 2x2 convolutions 264, doubling and convolving 397; 1x512x256x256 808, 989 and 2413).
++ w2), row 2y + 1 the rows y (w0 + w1) and y + 1 (w2), columns alike. That is a transposed convolution of stride 2 and
+padding 1 with the 4x4 weight ``[w2, w1 + w2, w0 + w1, w0]``. cuDNN runs it in one kernel (H100, fp16, us: 2x1280x32x32
+177, the four phases as 2x2 convolutions 264, doubling and convolving 397; 1x512x256x256 808, 989 and 2413).
 
 The 4x4 weight is computed at every call: whoever writes to the weight in place must reach it.
 """
