@@ -219,6 +219,8 @@ def test_an_option_that_is_another_at_each_step() -> None:
         host = Host()
         found = host.check(lambda: lambda step: {"patches": {"attn": [patch]}, "their_step": step}, 9)  # noqa: B023
         assert found["traced"] <= 3 and found.get("eager", 0) <= 1 and host.last == (0, 2), found
+        because = "that runs live because the option 'their_step' is another from step to step"
+        assert because in host.engine.report.text() and host.engine.report.text().count(because) == 1
 
 
 def test_the_prompts_that_a_call_is_for_steer_it() -> None:

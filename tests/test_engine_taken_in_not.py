@@ -74,10 +74,9 @@ def test_what_no_record_can_hold_runs_live(make: Callable[[], dict[str, Any]]) -
         return lambda step: patches
 
     found = host.check(both, 7)
-    assert found["traced"] == 1 and found.get("eager", 0) <= 2 and host.last == (1, 2), (
-        found,
-        host.engine.report.text(),
-    )
+    text = host.engine.report.text()
+    assert found["traced"] == 1 and found.get("eager", 0) <= 2 and host.last == (1, 2), (found, text)
+    assert "that runs live because " in text, text
 
 
 def test_maps_that_it_keeps_are_kept_at_each_call() -> None:

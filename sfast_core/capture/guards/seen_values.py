@@ -293,13 +293,28 @@ class SeenValues(SeenClasses):
         place.read = True
         return place.then
 
+    def _set_place(self, table: Any, name: Any, origin: Origin | None) -> None:
+        """Note what is at a name that code sets and that this code doesn't read."""
+        key = id(table), name
+        if (place := self.places.get(key)) is None or place.table is not table:
+            self.places[key] = Place(table, name, itself(table.get(name, MISSING)), origin, read=False)
+
+    def _keeps_what_is_set(self, cls: type, name: str) -> bool:
+        """Whether what is set by this name on a file of this class, which may be one of its own, is just there then."""
+        if cls is ModuleType:
+            return True
+        absent = self._class_attribute(cls, name, Origin(None, cls.__qualname__)) is MISSING
+        return absent and cls.__setattr__ is ModuleType.__setattr__
+
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
         if not is_given(module.__name__):
             self.asked.setdefault((id(module), "__class__"), Asked(type, (module,), type(module), origin))
         names = vars(module)
         self.arrays |= module.__name__ == "numpy"
         for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE:
+            if what == ATTRIBUTE and not below.used and self._keeps_what_is_set(type(module), name):
+                self._set_place(names, name, origin)
+            elif what == ATTRIBUTE:
                 self._below(self._place(names, name, names.get(name, MISSING), origin), below, origin, name)
                 if (question := of_file(module, name)) is not None:
                     self._ask(question, Origin(origin, name))

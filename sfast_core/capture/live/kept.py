@@ -38,6 +38,7 @@ class InOptions:
 
     key: Path
     name: str
+    because: str | None = None  #: why it isn't recorded with the model's code, where that is known
 
     def find(self, around: Surroundings) -> Callable[..., Any]:
         """The function that this call has there."""

@@ -118,6 +118,11 @@ class Foreign:
         """Whose it is and where, in words."""
         return f"{name_of(self.function)} ({' '.join(map(str, self.path))})"
 
+    @property
+    def why_live(self) -> str | None:
+        """Why it isn't recorded with the model's code, where that is known."""
+        return None if self.around.taken_in is None else self.around.taken_in.why_live.get(self.kind)
+
     def __deepcopy__(self, memo: Any) -> Foreign:
         return self
 

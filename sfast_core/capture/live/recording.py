@@ -57,7 +57,7 @@ class LiveRecording(Frames):
 
     def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a foreign function returns for these arguments, as the recorded forward gives them."""
-        return self._live_call(InOptions(foreign.path, foreign.name), foreign.around, args, kwargs)
+        return self._live_call(InOptions(foreign.path, foreign.name, foreign.why_live), foreign.around, args, kwargs)
 
     def call_live_code(
         self,
