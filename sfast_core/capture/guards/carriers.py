@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,6 +16,27 @@ from .given import is_given
 from .notes import MISSING, Place, Table
 from .origin import Origin
 
+#: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are
+#: of these.
+WITHOUT_MORE = frozenset(
+    {
+        torch.Tensor,
+        torch.nn.Parameter,
+        dict,
+        list,
+        tuple,
+        set,
+        str,
+        int,
+        float,
+        bool,
+        type(None),
+        FunctionType,
+        BuiltinFunctionType,
+        ModuleType,
+        type,
+    }
+)
 _FOR_USERS = (functools.partial, functools.partialmethod, type(functools.lru_cache(lambda: None)))
 _HOLDERS = 2  # of a table that its owner has let go: the entry, and who counts them
 

@@ -1,5 +1,5 @@
-"""Questions about many things at once: how a library computes, what classes and functions are called, which classes there
-are below others.
+"""Questions about many things at once: how a library computes, what classes and functions are called, which classes
+there are below others.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_see', 'self.carriers.add(value, origin)', 'pass', 'overlooked:a function that has nothing'),
     (SeenValues, '_items_of', 'self.carriers.add(item, ', '(lambda *_: None)(item, ', 'overlooked:a number'),
     (LooseReads, '_follow_what_is_loose', '*self.carriers.note(self, names)', '*()', 'overlooked:a function in a list'),
-    (LooseReads, '_follow_what_is_loose', 'again or new or put_on', 'again or new', "overlooked:a function in a list of an object's in a list"),
     (LooseReads, '_follow_what_is_loose', 'names = None if anything else self.loose', 'names = self.loose', 'overlooked:a function in a list, by a computed name'),
     (LooseReads, '_ask_for_the_rest', 'self.loose.update(_ASKED_BY[name])', 'pass', 'overlooked:what a function wraps'),
     (LooseReads, '_ask_for_the_rest', 'self._told.update(TOLD.intersection(_ASKED_BY[name]))', 'pass', 'overlooked:what a function says of itself'),
