@@ -341,17 +341,19 @@ class SeenValues(SeenClasses):
                 if what == ITEM:
                     self._place(value, key, value.get(key, MISSING), origin)
             return
-        attributes = any(what == ATTRIBUTE and name not in MUTATORS and name != "get" for what, name in chain.below)
+        names = {name for what, name in chain.below if what == ATTRIBUTE}
+        attributes = not names <= MUTATORS | {"get"}
+        written = chain.written | (names & MUTATORS)  # by whoever calls what was looked up: ``add = self.maps.append``
         if chain.content or chain.every or attributes:
             self._hold(value, kind, origin, read=True)
             if chain.whole and id(value) not in self._whole:
                 self._whole.add(id(value))
                 for item in value.values() if kind is Kind.MAPPING else value:
                     self._see(item, WHOLE, origin)
-        elif chain.written:
+        elif written:
             self._hold(value, kind, origin, read=False)
-        if chain.written and id(value) in self.held:
-            self.held[id(value)].written |= chain.written
+        if written and id(value) in self.held:
+            self.held[id(value)].written |= written
         for (what, key), below in chain.below.items():
             if what != ITEM:
                 self._loosen(below)  # of an item that a named tuple has by this name, say
