@@ -42,11 +42,15 @@ _HOLDERS = 2  # of a table that its owner has let go: the entry, and who counts 
 
 
 class Carried(NamedTuple):
-    """One table of attributes, and what was in it when its owner was first come by. The owner isn't held."""
+    """One table of attributes, and what was in it when its owner was first come by. The owner isn't held.
+
+    ``whole``: names that are computed may be any of it. Of a file they are none: what that keeps for itself is much.
+    """
 
     table: Table
     before: Table
     origin: Origin | None
+    whole: bool
 
 
 class Reads(Protocol):
@@ -68,7 +72,7 @@ class Carriers:
         """Code comes by ``value``, whose class lets it have attributes."""
         table = getattr(value, "__dict__", None) if _may_carry(value) else None
         if type(table) is dict and id(table) not in self._of:
-            self._of[id(table)] = Carried(table, dict(table), origin)
+            self._of[id(table)] = Carried(table, dict(table), origin, type(value) is not ModuleType)
 
     def drop_gone(self, noted: Mapping[int, int]) -> bool:
         """The call is over: forget what was made in it and let go. Whether there was any.
@@ -80,12 +84,12 @@ class Carriers:
             del self._of[key]
         return bool(gone)
 
-    def note(self, reads: Reads, loose: Collection[str] | None) -> Iterable[Place]:
-        """Have that watched of it which is read of whatever, or where that is None all. Returns what hadn't been."""
+    def note(self, reads: Reads, loose: Collection[str], anything: bool) -> Iterable[Place]:
+        """Have that watched of it which is read of whatever: by these names, or by any. Returns what hadn't been."""
         new = []
-        for table, before, origin in self._of.values():
+        for table, before, origin, whole in self._of.values():
             for name in before.keys() | table.keys() if before or table else ():
-                if (loose is None or name in loose) and (id(table), name) not in reads.places:
+                if ((anything and whole) or name in loose) and (id(table), name) not in reads.places:
                     reads.places[id(table), name] = Place(table, name, before.get(name, MISSING), origin)
                     new.append(reads.places[id(table), name])
         return new

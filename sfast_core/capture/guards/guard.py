@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .attributes import rows_of
+from .carriers import Carried
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
@@ -25,7 +26,7 @@ from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, Place, Row, Table, content_of
+from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
@@ -90,7 +91,7 @@ class Guard:
             root,
         )
         rows = rows_of(reads, {*bound, *without}, self._noted)
-        carried = [(table, frozenset(table), origin) for table, _, origin in reads.carriers]
+        carried = [(each, frozenset(each.table)) for each in reads.carriers]
         self._let_go_of_tensors(reads)
         self._equality = Equality(reads, self._fixed | self._hooks.owned, by_item=True)
         self._same = self._equality.same
@@ -178,7 +179,7 @@ class Guard:
         self,
         reads: ReadSet,
         bound: Collection[tuple[int, str]],
-        carried: list[tuple[Table, frozenset[str], Origin | None]],
+        carried: list[tuple[Carried, frozenset[str]]],
     ) -> None:
         root = reads.root()
         modules = [
@@ -206,7 +207,10 @@ class Guard:
             for seen in sized
             if seen.table is not None
         ]
-        self._sized += [(table, names, None if reads.anything else loose, origin) for table, names, origin in carried]
+        self._sized += [
+            (each.table, names, None if reads.anything and each.whole else loose, each.origin)
+            for each, names in carried
+        ]
         self._sized_tables = [table for table, *_ in self._sized]
         self._sizes = list(map(len, self._sized_tables))
 

@@ -26,7 +26,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, 'changed', 'self._changed_root(root)', 'None', "overlooked:a module's own update"),
     (Guard, 'changed', 'self._hooks.changed()', 'None', 'structure:a forward hook'),
     (Guard, 'changed', 'if root is not module:', 'if False:', 'unseen:another module'),
-    (Guard, '_set_types', 'for table, names, origin in carried', 'for table, names, origin in ()', 'overlooked:a function that has nothing'),
+    (Guard, '_set_types', 'for each, names in carried', 'for each, names in ()', 'overlooked:a function that has nothing'),
     (Guard, '_changed_types', 'if not all(map(operator.is_, types, self._types)):', 'if False:', "structure:a child's class"),
     (Guard, '_changed_types', 'value is not None and type(value) is not seen.cls', 'False', 'effect:statistics: a class that is changed'),
     (
@@ -102,7 +102,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, '_changed_marks', 'self._unmarked.changed()', 'False', 'overlooked:a mark on a weight'),
     (Unmarked, 'changed', 'self._are_read(vars(tensor).keys())', 'False', 'overlooked:a mark on another weight'),
     (Unmarked, '_are_read', 'any(name != STAMP for name in names)', 'False', 'overlooked:a tensor in a list, by a computed name'),
-    (Guard, '_set_types', 'None if reads.anything else loose', 'loose', 'overlooked:a function that has nothing, by a computed name'),
+    (Guard, '_set_types', 'None if reads.anything and each.whole else loose', 'loose', 'overlooked:a function that has nothing, by a computed name'),
     (Unmarked, 'changed', 'not all(map(operator.is_, now, map(_alive, self._refs)))', 'False', 'overlooked:a mark on a weight where there was none'),
     (Classes, '_with_others', 'for name in before - table.keys()', 'for name in ()', 'overlooked:what is called no more'),
     (Classes, '_with_others', 'or (by_python and is_looked_up(name))]\n            if', ']\n            if', 'overlooked:an equality'),
