@@ -59,7 +59,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     ),
     (SeenValues, '_container', 'self._any_file = self.asks_for_files = True', 'pass', 'steering:an entry of sys.modules: another number, by a local name'),
     (SeenValues, '_container', 'chain.content or chain.every or attributes', 'chain.content or chain.every', 'effect:a counter in: a list that is consumed'),
-    (SeenValues, '_container', 'elif chain.written:', 'elif False:', 'effect:kept for others: an item of a list'),
+    (SeenValues, '_container', 'elif written:', 'elif False:', 'effect:kept for others: an item of a list'),
     (SeenValues, '_container', 'item = self._place(value, key, item, origin)', 'pass', 'effect:a counter in: a dict'),
     (
         SeenValues, '_container',
