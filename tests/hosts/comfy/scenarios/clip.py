@@ -220,14 +220,12 @@ def scenario_language_models() -> None:
     }
     made = [
         (comfy.text_encoders.lumina2.te(), "gemma2_2b_model_config", {}),
-        (
-            comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"),
-            "qwen3_4b_model_config",
-            {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)},
-        ),
         (comfy.text_encoders.z_image.te(), "qwen3_4b_model_config", {}),
         (comfy.text_encoders.qwen_image.te(), "qwen25_7b_model_config", {}),
     ]
+    if hasattr(comfy.text_encoders.flux, "klein_te"):  # newer than 0.8
+        layers = {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)}
+        made.append((comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"), "qwen3_4b_model_config", layers))
     for encoder, config, options in made:
         plain = text_encoders(encoder, lambda **_: None, **{config: small})
         name = plain.cond_stage_model.clip_name
