@@ -214,6 +214,9 @@ CACHES = {
 _STORE = "class Store:\n    def __init__(self): self.maps = []\n    def __call__(self, y):\n        self.maps.append(y)\n        return y"
 
 KEPT = {
+    "an attribute of functions in a list": Effect(
+        "y = self.linear(x)\nfor f in self.fs: f.last = y\nreturn torch.tanh(y)", "self.fs = [lambda: 0]\nself.fs[0].last = None", side="m.fs[0].last",
+    ),
     "features": Effect("y = self.linear(x)\nself.features = y\nreturn torch.tanh(y)", "self.features = None", side="m.features", fused=True),
     "features by a computed name": Effect("y = self.linear(x)\nsetattr(self, f'features{len(x)}', y)\nreturn torch.tanh(y)", side="m.features2"),
     "features in a buffer registered anew": Effect("y = self.linear(x)\nself.register_buffer('features', y)\nreturn torch.tanh(y)", side="m.features"),
