@@ -1,0 +1,12 @@
+"""One call's graph cut along its rows, the tokens of a transformer: a graph for each device, and what they exchange on the way.
+
+A value is whole on each device, or cut along one dimension (:mod:`.rows`). :mod:`.rules` says of each operation how what it makes of rows is held,
+:mod:`.cutting` makes the devices' graphs, :mod:`.gather` is what they exchange, and :mod:`.costs` whether that pays.
+"""
+
+from .costs import Speeds, Times, times
+from .cutting import Cut, cut, row_counts
+from .gather import Gather
+from .rows import Rows, Shard
+
+__all__ = ["Cut", "Gather", "Rows", "Shard", "Speeds", "Times", "cut", "row_counts", "times"]

@@ -1,0 +1,46 @@
+"""What devices exchange: tensors of which each has some rows, for tensors of all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+
+
+class Gather:
+    """What a graph calls where each device gets all rows of tensors: a device's rows behind those of the device before it.
+
+    A graph is cut there (:mod:`..runtime.segments`): it is no function of what one device has.
+
+    Args:
+        site: which of the call's exchanges it is, the same on all devices.
+        dims: along which dimension, for each tensor.
+        counts: for each tensor, how many rows each device has.
+    """
+
+    live = True  #: neither computed beforehand, nor dropped, nor moved past another one
+
+    def __init__(self, site: int, dims: Sequence[int], counts: Sequence[Sequence[int]]) -> None:
+        self.site, self.dims, self.counts = site, tuple(dims), tuple(map(tuple, counts))
+        self.__name__ = f"gather_{site}"
+
+    def __call__(self, *_: torch.Tensor) -> NoReturn:
+        raise NotImplementedError("rows are exchanged by all devices at once")
+
+    def results(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Memory for what one device gets that has these, with the rows outermost: what another sends is one copy then."""
+        pairs = zip(tensors, self.dims, self.counts, strict=True)
+        return tuple(_rows_outermost(tensor, dim, sum(counts)) for tensor, dim, counts in pairs)
+
+    def places(self, results: Sequence[torch.Tensor], device: int) -> list[torch.Tensor]:
+        """Where in these lie the rows that a device sends."""
+        found = []
+        for result, dim, counts in zip(results, self.dims, self.counts, strict=True):
+            found.append(result.narrow(dim, sum(counts[:device]), counts[device]))
+        return found
+
+
+def _rows_outermost(tensor: torch.Tensor, dim: int, rows: int) -> torch.Tensor:
+    others = [size for index, size in enumerate(tensor.shape) if index != dim]
+    return tensor.new_empty([rows, *others]).movedim(0, dim)

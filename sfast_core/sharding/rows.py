@@ -1,0 +1,85 @@
+"""Which rows of a dimension each device has: the tokens of a transformer, of which there may be several streams one behind another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+Range = tuple[int, int]  #: from one row to another, which isn't in it
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of a dimension, each on one device. A device has its rows in ascending order, one behind another.
+
+    Attributes:
+        ranges: for each device, which rows.
+    """
+
+    ranges: tuple[tuple[Range, ...], ...]
+
+    @classmethod
+    def even(cls, size: int, devices: int) -> Rows:
+        """``size`` rows on so many devices: the larger parts first, none longer than another by more than one."""
+        ends = list(accumulate(size // devices + (index < size % devices) for index in range(devices)))
+        pairs = zip([0, *ends[:-1]], ends, strict=True)
+        return cls(tuple(((begin, end),) if begin < end else () for begin, end in pairs))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of several tensors that are joined along this dimension: each device joins what it has of each."""
+        devices = range(len(parts[0].ranges))
+        offsets = [0, *accumulate(part.size for part in parts)]
+        pairs = [list(zip(parts, offsets, strict=False))] * len(devices)
+        return cls(
+            tuple(
+                _merged([(begin + offset, end + offset) for part, offset in pairs[index] for begin, end in part.ranges[index]])
+                for index in devices
+            )
+        )
+
+    @property
+    def size(self) -> int:
+        """How many there are in all."""
+        return sum(map(self.count, range(len(self.ranges))))
+
+    def count(self, device: int) -> int:
+        """How many this one has."""
+        return sum(end - begin for begin, end in self.ranges[device])
+
+    def within(self, begin: int, end: int) -> tuple[Rows, list[Range]]:
+        """Those from ``begin`` to ``end``, as rows of a tensor of these alone; and where among its own each device has them."""
+        found, places = [], []
+        for ranges in self.ranges:
+            inside = [(max(first, begin), min(last, end)) for first, last in ranges]
+            before = sum(max(0, min(last, begin) - first) for first, last in ranges)
+            own = [(first - begin, last - begin) for first, last in inside if first < last]
+            found.append(tuple(own))
+            places.append((before, before + sum(last - first for first, last in own)))
+        return Rows(tuple(found)), places
+
+    def in_order(self) -> list[Range]:
+        """Where, among the rows of all devices one behind another, the first row is, and those behind it: ranges in the order of the rows."""
+        pieces, offset = [], 0
+        for begin, end in (each for ranges in self.ranges for each in ranges):
+            pieces.append((begin, offset, offset + end - begin))
+            offset += end - begin
+        return list(_merged([(first, last) for _, first, last in sorted(pieces)]))
+
+
+class Shard(NamedTuple):
+    """How a tensor is held by the devices: cut along a dimension."""
+
+    dim: int
+    rows: Rows
+
+
+def _merged(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for begin, end in ranges:
+        if merged and merged[-1][1] == begin:
+            begin = merged.pop()[0]
+        merged.append((begin, end))
+    return tuple(merged)
