@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,15 +19,16 @@ from ..programs.on_device import Devices
 from ..quality.levels import allowed
 from ..reporting.reason import reason_of
 from ..reporting.reasons import OUT_OF_MEMORY
-from ..reporting.report import ModuleReport, SignatureReport
+from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
 from ..runtime.any_store import Store
 from ..runtime.backoff import Backoff
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
-from ..weights import WeightsElsewhere
 from .batch import Span, batch_of, sent, spans
 from .elsewhere import copied, on_device, why_not_elsewhere
+from .in_rows import LEAST_GAIN, InRows
+from .others import Others
 from .part import OneDevice
 from .places import places
 from .plan import Plan, built, launching_on, named, part_of, tensors_of
@@ -36,10 +37,7 @@ from .replica import ReplicaStore
 
 log = logging.getLogger("fast_compile")
 Compute = Callable[[Call, torch.device], Any]
-_SPARE_BYTES = 1 << 29  #: what a replica works in
-_GIB = 2**30
 _FEW_CALLS = 8  #: where a plan has served fewer before it holds no more, it isn't made anew at once
-_ONE = "one"  #: a line of the report that is of no signature
 
 
 class Several:
@@ -68,15 +66,16 @@ class Several:
         graphs_of: Callable[[torch.device], DeviceGraphs | None],
         lower: Callable[..., Program],
     ) -> None:
-        self.make_room: Callable[[int, torch.device], None] | None = None
         self.apart: frozenset[str] = frozenset()
         self._store, self._devices, self._graphs_of, self._lower, self._reporter = store, devices, graphs_of, lower, reporter
         self._home: torch.device | None = None  # where the module was in the last call
         self._places: dict[torch.device, list[torch.device]] = {}
-        self._replicas: dict[int, ReplicaStore] = {}
-        self._reporters: dict[torch.device, Reporter] = {}
+        self._others = Others(store, reporter, graphs_of)
+        self._in_rows = InRows(store, self._others, lower, reporter)
+        self._wide: OrderedDict[Hashable, weakref.ref[CacheEntry]] = OrderedDict()  # entries whose whole calls several devices compute in rows
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._refused: OrderedDict[Hashable, weakref.ref[CacheEntry]] = OrderedDict()  # for good, as long as the whole call has this entry
+        self._not_in_rows: OrderedDict[Hashable, weakref.ref[CacheEntry]] = OrderedDict()  # likewise, for that alone
         self._backoff = Backoff()
         self._lines: dict[str, str] = {}  # of the report, by a signature's words
         self.configure(config)
@@ -99,10 +98,10 @@ class Several:
             self.release()
             self._home = home
         key, batch, where = call.signature.key, batch_of(call.signature.tensors), self.places(home)
-        if batch < 2 or len(where) < 2:
-            if len(where) > 1 and _ONE not in self._lines:
-                self._say(_ONE, f"one at a time is computed on {home} alone")
+        if len(where) < 2:
             return compute(call, home)
+        if batch < 2 or (batch % len(where) and not _alive(self._not_in_rows.get(key))):
+            return self._call_in_rows(call, batch, where, compute, interruptions)
         counted = dict(self._reporter.report.calls)
         if (plan := self._plans.get(key)) is not None:
             self._plans.move_to_end(key)
@@ -116,24 +115,12 @@ class Several:
                 raise
             except Exception as error:
                 self._recount(counted)
-                self._failed(call, batch, home, error)
+                self._failed(key, str(call.signature), call.served, batch, home, error)
                 return compute(call, home)
             self._recount(counted)
             self._left(key, plan)
         whole = compute(call, home)  # traced as it is first: then it is known that it may run once more, in parts, without anybody's noticing
-        if call.served is None or self._is_refused(call) or self._backoff.reason(key) is not None:
-            return whole
-        counted = dict(self._reporter.report.calls)
-        try:
-            with self._alone(where):
-                return self._first(call, batch, where, compute)
-        except interruptions:
-            raise
-        except Exception as error:
-            self._failed(call, batch, home, error)
-            return whole
-        finally:
-            self._recount(counted)
+        return self._after_whole(call, whole, batch, where, compute, interruptions)
 
     def places(self, home: torch.device) -> list[torch.device]:
         """The devices that calls may be cut for, ``home`` first."""
@@ -152,41 +139,49 @@ class Several:
     def release(self) -> None:
         """Give back what the other devices hold. A later call copies the weights again."""
         self._plans.clear()
-        if self._replicas:
+        self._wide.clear()
+        if self._others:
             for on in self._devices:
                 with on.lock:
                     on.entries.forget_replicas()
-            for replica in self._replicas.values():
-                replica.release_all()
-            self._replicas.clear()
+            self._others.release()
+
+    @property
+    def make_room(self) -> Callable[[int, torch.device], None] | None:
+        return self._others.make_room
+
+    @make_room.setter
+    def make_room(self, make_room: Callable[[int, torch.device], None] | None) -> None:
+        self._others.make_room = make_room
 
     def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
         """What takes memory of the other devices: the graphs of each, of whatever module, and the copies of this one's weights."""
-        return [each for replica in self._replicas.values() for each in ((self._graphs_of(replica.device), replica.device), (replica, replica.device))]
+        return self._others.held()
 
     def reset(self) -> None:
         """Forget what was found out about calls."""
         self.release()
         self._backoff.clear()
         self._refused.clear()
+        self._not_in_rows.clear()
         self._lines.clear()
         self._reporter.report.several = []
 
-    def _failed(self, call: Call, batch: int, home: torch.device, error: Exception) -> None:
+    def _failed(
+        self, key: Hashable, words: str, served: CacheEntry | None, batch: int, home: torch.device, error: Exception
+    ) -> None:
         """A call isn't cut, because of this error. One of what it is itself is for good; of anything else it is tried again later."""
         log.debug("while computing %s on several devices", self._reporter.report.name, exc_info=error)
-        key, reason = call.signature.key, reason_of(error)
+        reason = reason_of(error)
         self._plans.pop(key, None)
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self.release()
             reason = OUT_OF_MEMORY().also(f"memory ran out on one of the devices: {error}")
-        if isinstance(error, (OneDevice, CaptureError)) and call.served is not None:
-            self._refused[key] = weakref.ref(call.served)
-            while len(self._refused) > self._config.max_signatures:
-                self._refused.popitem(last=False)
+        if isinstance(error, (OneDevice, CaptureError)) and served is not None:
+            _keep(self._refused, key, weakref.ref(served), self._config.max_signatures)
         else:
             self._backoff.failed(key, reason)
-        self._say(str(call.signature), f"{batch} at once run on {home} alone, because {reason}", logging.WARNING)
+        self._say(words, f"{_so_many(batch)} on {home} alone, because {reason}", logging.WARNING)
 
     def _is_refused(self, call: Call) -> bool:
         refused = self._refused.get(call.signature.key)
@@ -205,6 +200,88 @@ class Several:
         calls = self._reporter.report.calls
         for name in [*calls]:
             calls[name] = before.get(name, 0)
+
+    # -- a call that has been computed as a whole ----------------------------------------------------------------------------
+
+    def _after_whole(
+        self,
+        call: Call,
+        whole: Any,
+        batch: int,
+        where: Sequence[torch.device],
+        compute: Compute,
+        interruptions: tuple[type[BaseException], ...],
+    ) -> Any:
+        """The result of a call whose one device's is there: by parts of its batch, if that can be."""
+        key, home = call.signature.key, where[0]
+        if call.served is None or self._is_refused(call) or self._backoff.reason(key) is not None:
+            return whole
+        counted = dict(self._reporter.report.calls)
+        try:
+            with self._alone(where):
+                return self._first(call, batch, where, compute)
+        except interruptions:
+            raise
+        except Exception as error:
+            self._failed(key, str(call.signature), call.served, batch, home, error)
+            return whole
+        finally:
+            self._recount(counted)
+
+    # -- a call that is cut along its rows -----------------------------------------------------------------------------------
+
+    def _call_in_rows(
+        self,
+        call: Call,
+        batch: int,
+        where: Sequence[torch.device],
+        compute: Compute,
+        interruptions: tuple[type[BaseException], ...],
+    ) -> Any:
+        """What a call returns that is of one image, or of so many that spans of them would leave some devices without work for a time."""
+        key, home, words = call.signature.key, where[0], str(call.signature)
+        with self._alone(where) if key in self._wide else nullcontext():
+            whole = compute(call, home)
+        entry = call.served
+        if entry is None or entry.wide is not None or self._is_refused(call) or self._backoff.reason(key) is not None:
+            return whole
+        weakly = weakref.WeakMethod(self._left_alone)
+        gain = batch / -(-batch // len(where))  # of spans of whole images
+        try:
+            with self._alone(where):
+                if allowed(self._config) is not None:
+                    raise OneDevice(f"the quality {self._config.quality} is measured on one device")
+                program, result, how = self._in_rows.made(
+                    call,
+                    whole,
+                    where,
+                    self._config,
+                    max(gain, LEAST_GAIN),
+                    lambda error: weakly()(key, words, batch, home, error),  # type: ignore[misc]
+                )
+                entry.wide = program
+        except interruptions:
+            raise
+        except OneDevice as error:
+            if batch < 2:
+                self._failed(key, words, entry, batch, home, error)
+                return whole
+            _keep(self._not_in_rows, key, weakref.ref(entry), self._config.max_signatures)
+            return self._after_whole(call, whole, batch, where, compute, interruptions)
+        except Exception as error:
+            self._failed(key, words, entry, batch, home, error)
+            return whole
+        for _, old in _keep(self._wide, key, weakref.ref(entry), self._config.max_signatures):
+            _narrow(old())
+        self._say(words, f"{_so_many(batch)} in rows: {how}; {self._others.words()}")
+        return result
+
+    def _left_alone(self, key: Hashable, words: str, batch: int, home: torch.device, error: Exception) -> None:
+        """A call that several devices were computing in rows is left to the first, and so are others like it for a while."""
+        ref = self._wide.pop(key, None)
+        entry = None if ref is None else ref()
+        _narrow(entry)
+        self._failed(key, words, entry, batch, home, error)
 
     # -- a call that has been cut before -----------------------------------------------------------------------------------
 
@@ -231,7 +308,7 @@ class Several:
         with self._store.pinned(here):
             for index, (program, inputs, replayed, there) in enumerate(zip(plan.programs, given, ahead, where[1:], strict=False), 1):
                 first = plan.entries[0].graphed if plan.entries[index] is plan.entries[0] else None
-                with launching_on(there), self._replicas[index].found_valid(None if first is None else first.bound):
+                with launching_on(there), self._others.replica(index, here, there).found_valid(None if first is None else first.bound):
                     results.append(tensors_of(program.run(inputs, self._config, replayed)))
         return (built(plan, results),)
 
@@ -271,9 +348,7 @@ class Several:
             plan = proved(call, batch, Plan(cuts, entries, programs), results, whole.computed_in, self._config.tolerance)
         if (guard := call.served.guard) is not None and (guard.decisions or not all(part.served.guard is not None and covers(part.served.guard, guard) for part in parts)):
             plan.whole = guard
-        self._plans[call.signature.key] = plan
-        while len(self._plans) > self._config.max_signatures:
-            self._plans.popitem(last=False)
+        _keep(self._plans, call.signature.key, plan, self._config.max_signatures)
         self._note(call, batch, cuts, where)
         return built(plan, results)
 
@@ -281,13 +356,7 @@ class Several:
         """The program of a part's entry on another device, and what it computes of the part, which is what was computed ``here``."""
         entry: CacheEntry = part.served
         spare = _spare(entry)
-        store = self._replicas.get(index)
-        if store is None:
-            store = self._replicas[index] = self._replica_store(here, there)
-        reporter = self._reporters.get(there)
-        if reporter is None:
-            reporter = self._reporters[there] = Reporter(ModuleReport(f"{self._reporter.report.name} on {there}", str(there), host=self._reporter.report.host))
-            reporter.may_say = lambda: False  # the module's own has said it
+        store, reporter = self._others.replica(index, here, there), self._others.reporter(there)
         with launching_on(there):
             inputs = [sent(tensor, here, there) for tensor in part.signature.tensors]
             program = entry.replicas.get(index)
@@ -301,29 +370,9 @@ class Several:
             tensors = [sent(tensor, here, there) for tensor in tensors_of(expected)]
             return program, program.prove(inputs, tensors, spare.computed_in, self._config.tolerance)
 
-    def _replica_store(self, here: torch.device, there: torch.device) -> ReplicaStore:
-        room = weakref.WeakMethod(self._room)  # this has the store
-        return ReplicaStore(self._store, here, there, self._lock(there), lambda size: room()(size, there))  # type: ignore[misc]
-
-    # ----------------------------------------------------------------------------------------------------------------------
-
-    def _room(self, size: int, there: torch.device) -> None:
-        """``size`` bytes are about to be taken for weights."""
-        self._reporter.say(f"copies {size / _GIB:.1f} GiB of weights to {there}")
-        if there.type != "cuda":
-            return
-        if self.make_room is not None:
-            self.make_room(size + _SPARE_BYTES, there)
-        free = torch.cuda.mem_get_info(there)[0] + torch.cuda.memory_reserved(there) - torch.cuda.memory_allocated(there)
-        if free < size + _SPARE_BYTES:
-            raise WeightsElsewhere(f"{there} has {free / _GIB:.1f} GiB free, and its weights need {size / _GIB:.1f} GiB")
-
     def _note(self, call: Call, batch: int, cuts: list[Span], where: Sequence[torch.device]) -> None:
         shares = ", ".join(f"{end - begin} on {there}" for (begin, end), there in zip(cuts, where, strict=False))
-        held = sum(replica.bytes for replica in self._replicas.values())
-        line = f"{batch} at once are computed as {shares}; copies of the weights take {held / _GIB:.1f} GiB"
-        if self._store.copies.unwritten is None:
-            line += " and are made at each call, outside of a sampling"
+        line = f"{batch} at once are computed as {shares}; {self._others.words()}"
         self._say(str(call.signature), line)
 
     def _say(self, of: str, line: str, level: int = logging.INFO) -> None:
@@ -340,14 +389,32 @@ class Several:
         """Alone on the graphs of all these devices: taken in one order, since two threads may do this."""
         with ExitStack() as locks:
             for device in sorted(set(where), key=str):
-                locks.enter_context(self._devices.at(device).lock if device == where[0] else self._lock(device))
+                locks.enter_context(self._devices.at(device).lock if device == where[0] else self._others.lock(device))
             yield
-
-    def _lock(self, device: torch.device) -> AbstractContextManager[Any]:
-        graphs = self._graphs_of(device)
-        return graphs.lock if graphs is not None else nullcontext()
 
 
 def _spare(entry: CacheEntry) -> Trace:
     assert entry.spare is not None, "kept for each entry where several devices are wanted"
     return entry.spare
+
+
+def _so_many(batch: int) -> str:
+    return f"{batch} at once are computed" if batch > 1 else "one at a time is computed"
+
+
+def _alive(entry: weakref.ref[CacheEntry] | None) -> bool:
+    return entry is not None and entry() is not None
+
+
+def _narrow(entry: CacheEntry | None) -> None:
+    """Calls that this entry serves are computed by one device."""
+    if entry is not None and entry.wide is not None:
+        entry.wide.release()
+        entry.wide = None
+
+
+def _keep(kept: OrderedDict[Hashable, Any], key: Hashable, value: Any, at_most: int) -> list[tuple[Hashable, Any]]:
+    """Keep one more, as the one that was used last. Returns the oldest, which go."""
+    kept[key] = value
+    kept.move_to_end(key)
+    return [kept.popitem(last=False) for _ in range(len(kept) - at_most)]

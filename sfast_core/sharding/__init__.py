@@ -5,8 +5,8 @@ A value is whole on each device, or cut along one dimension (:mod:`.rows`). :mod
 """
 
 from .costs import Speeds, Times, times
-from .cutting import Cut, cut, row_counts
+from .cutting import Cut, computes_in, cut, prepared, row_counts
 from .gather import Gather
 from .rows import Rows, Shard
 
-__all__ = ["Cut", "Gather", "Rows", "Shard", "Speeds", "Times", "cut", "row_counts", "times"]
+__all__ = ["Cut", "Gather", "Rows", "Shard", "Speeds", "Times", "computes_in", "cut", "prepared", "row_counts", "times"]

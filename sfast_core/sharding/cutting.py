@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +14,16 @@ from torch.fx.node import map_arg
 from ..capture.calls import function_name
 from ..capture.functional import element
 from ..capture.nodes import call_function, function_of, new_graph
-from ..rewrite.graph import calls, metas
+from ..rewrite.graph import calls, metas, value
 from ..rewrite.patterns import sdpa
+from ..rewrite.pipeline import passes
 from .gather import Gather
 from .local import Local
 from .rows import Shard
 from .rules import RULES, begins, lengths
 from .shapes import VIEWS
+
+_LAST_PASS = "recover_linear"
 
 
 @dataclass
@@ -37,6 +41,21 @@ class Cut:
     gathers: list[Gather] = field(default_factory=list)
     rows: int = 0
     unknown: dict[str, int] = field(default_factory=dict)
+
+
+def prepared(graph: Graph) -> None:
+    """Spell a recorded graph as the rules know it: the first passes, up to where tensors and operations are what they were written as."""
+    with torch.inference_mode(False), torch.no_grad():
+        for name, run in passes(None).items():
+            run(graph)
+            if name == _LAST_PASS:
+                return
+
+
+def computes_in(graph: Graph) -> torch.dtype | None:
+    """The dtype that most linear layers compute in; None where there are none."""
+    dtypes = Counter(value(node).dtype for node, name in _named_nodes(graph) if name == "linear")
+    return max(dtypes, key=dtypes.__getitem__) if dtypes else None
 
 
 def row_counts(graph: Graph) -> list[int]:

@@ -33,11 +33,18 @@ class Gather:
         pairs = zip(tensors, self.dims, self.counts, strict=True)
         return tuple(_rows_outermost(tensor, dim, sum(counts)) for tensor, dim, counts in pairs)
 
-    def places(self, results: Sequence[torch.Tensor], device: int) -> list[torch.Tensor]:
-        """Where in these lie the rows that a device sends."""
+    def places(self, results: Sequence[torch.Tensor], device: int, numbers: Sequence[int] | None = None) -> list[torch.Tensor]:
+        """Where in these lie the rows that a device sends.
+
+        Args:
+            results: of all tensors, or of those with these numbers.
+            device: the one that sends.
+            numbers: which these are.
+        """
         found = []
-        for result, dim, counts in zip(results, self.dims, self.counts, strict=True):
-            found.append(result.narrow(dim, sum(counts[:device]), counts[device]))
+        for result, number in zip(results, range(len(self.dims)) if numbers is None else numbers, strict=True):
+            counts = self.counts[number]
+            found.append(result.narrow(self.dims[number], sum(counts[:device]), counts[device]))
         return found
 
 

@@ -11,22 +11,16 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from sfast_core.capture.nodes import function_of
-from sfast_core.rewrite.pipeline import passes
 from sfast_core.runtime.store import WeightStore
-from sfast_core.sharding import Cut, Gather
-from sfast_core.sharding.cutting import cut
+from sfast_core.sharding import Cut, Gather, cut, prepared
 from tests.tracing import CPU, trace
 
 
 def canonical(module: nn.Module, *inputs: torch.Tensor) -> Graph:
     """A recorded call's graph in one spelling."""
     graph = trace(module, *inputs).graph
-    with torch.no_grad():
-        for name, run in passes(None).items():
-            run(graph)
-            if name == "recover_linear":
-                return graph
-    raise AssertionError("there is no such pass")
+    prepared(graph)
+    return graph
 
 
 def cut_of(module: nn.Module, *inputs: torch.Tensor, devices: int = 2, fewest: int = 2) -> Cut:
