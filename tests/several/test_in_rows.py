@@ -11,6 +11,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import DeviceGraphs
+from sfast_core.runtime.tuner import REFERENCE
 from tests.fakes import FakeBackend
 from tests.sharding.transformers import ALL, FluxLike
 
@@ -28,7 +29,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> DeviceGraphs:
     found = DeviceGraphs(FakeBackend())
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
     monkeypatch.setattr("sfast_core.lowering._why_not_capturable", lambda graph, device: None)
-    monkeypatch.setattr("sfast_core.lowering.Tuner.decide", lambda tuner, jobs: [next(iter(job.impls)) for job in jobs])
+    monkeypatch.setattr("sfast_core.lowering.Tuner.decide", lambda tuner, jobs: [next(iter(job.impls), REFERENCE) for job in jobs])
     return found
 
 
